@@ -22,6 +22,7 @@ HITS = 3
 BINS = 10
 """Bins of equal size for the calibration error."""
 RIDGE = 1e-4
+NEWTON_STEPS = 30
 SCALE = 30.0
 """Factor of scores in the softmax, the best between 10 and 80 for ``small`` (AUC 0.74 at both)."""
 
@@ -122,7 +123,7 @@ def draw_trials(
     return Trials(*map(np.concatenate, (evidence, right, first, present, clips)))
 
 
-def fit_weights(trials: Trials, rounds: int = 30) -> NDArray[np.float64]:
+def fit_weights(trials: Trials) -> NDArray[np.float64]:
     """Fit the weights of a logistic regression by Newton's method."""
     evidence, right = trials.evidence, trials.is_right.astype(np.float64)
     # Columns are standardised, so that the ridge has the same effect on all.
@@ -131,7 +132,7 @@ def fit_weights(trials: Trials, rounds: int = 30) -> NDArray[np.float64]:
     deviation[0], centre[0] = 1.0, 0.0
     columns = (evidence - centre) / deviation
     weights = np.zeros(columns.shape[1])
-    for _ in range(rounds):
+    for _ in range(NEWTON_STEPS):
         odds = 1 / (1 + np.exp(-columns @ weights))
         gradient = columns.T @ (odds - right) / len(right) + RIDGE * weights
         curvature = (columns * (odds * (1 - odds))[:, None]).T @ columns / len(right)

@@ -70,22 +70,22 @@ def _nothing() -> None:
 
 
 def square_product(
-    device: str, *, dtype: torch.dtype | None = None, size: int | None = None
+    device: str, *, dtype: torch.dtype | None = None
 ) -> tuple[Callable[[], Any], int]:
     """Return a product of two square matrices, and its number of operations.
 
     By default, it is in bf16 on a GPU and in fp32 on a CPU.
     """
     on_gpu = device == "cuda"
-    size = size or (8192 if on_gpu else 1024)
+    size = 8192 if on_gpu else 1024
     dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return lambda: left @ right, 2 * size**3
 
 
-def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None = None) -> float:
+def ceiling(device: str, *, dtype: torch.dtype | None = None) -> float:
     """Return the TFLOP/s of the best of ten square products, the short-term peak of a device."""
-    product, count = square_product(device, dtype=dtype, size=size)
+    product, count = square_product(device, dtype=dtype)
     return count / time_calls(product, device, repeats=10).best / 1e12
 
 

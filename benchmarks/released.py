@@ -53,13 +53,11 @@ class RepeatedGraphLayer(nn.Module):
 class ReleasedLoop(nn.Module):
     """Towers and head of the released code, with the loss of a training step."""
 
-    def __init__(
-        self, encoder: ClipEncoder, *, num_frames: int, candidates: int = 20, steps: int = 20
-    ) -> None:
+    def __init__(self, encoder: ClipEncoder, *, num_frames: int) -> None:
         super().__init__()
         dim = encoder.dim
         self.encoder = encoder
-        self.num_frames, self.candidates, self.steps = num_frames, candidates, steps
+        self.num_frames, self.candidates, self.steps = num_frames, 20, 20
         self.radius = nn.Linear(num_frames, dim)
         self.position = nn.Parameter(torch.randn(num_frames, dim))
         self.graph = nn.ModuleList(

@@ -107,8 +107,8 @@ class _Clock:
 class _Simulation:
     """Calls go from the storage to a worker, to an encoder, and to the driver, which commits."""
 
-    def __init__(self, run: Run, seed: int) -> None:
-        self.run, self.clock, self.chance = run, _Clock(), random.Random(seed)
+    def __init__(self, run: Run) -> None:
+        self.run, self.clock, self.chance = run, _Clock(), random.Random(0)
         self.num_remaining = -(-run.clips // run.call_clips)
         self.cores = run.cores
         self.workers = 0
@@ -221,9 +221,9 @@ class _Simulation:
         self.clock.after(self.commit_duration, finish)
 
 
-def simulate(run: Run, seed: int = 0) -> float:
+def simulate(run: Run) -> float:
     """Return the seconds of a simulated run."""
-    return _Simulation(run, seed).play()
+    return _Simulation(run).play()
 
 
 def archive(hours: float, cores: int, gpus: int, **changes: float) -> Run:

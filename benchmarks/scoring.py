@@ -27,13 +27,13 @@ from common import ceiling, environment, save_result, time_calls
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
-from eaglenet.scoring import choose, score_all
+from eaglenet.scoring import choose, score_all, score_best
 from released import ReleasedScoring
 
 PARTS = ("table", "growth", "rerank")
 PRESETS: dict[str, Callable[..., EagleNetConfig]] = {
     "released": lambda **changes: EagleNetConfig.for_script("msrvtt-b16", **changes),
-    "paper": EagleNetConfig.paper,
+    "paper": EagleNetConfig,
     "released didemo": lambda **changes: EagleNetConfig.for_script("didemo", **changes),
 }
 SIDES = ("released loop", "reference", "factorised", "kernel")
@@ -258,7 +258,7 @@ def large(options: argparse.Namespace) -> list[dict[str, Any]]:
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         timing = time_calls(
-            lambda f=features: score_all(method, *f, precision="bf16", top_k=10),
+            lambda f=features: score_best(method, *f, 10, precision="bf16"),
             options.device,
             repeats=1,
             warmup=0,

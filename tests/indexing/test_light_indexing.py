@@ -23,7 +23,7 @@ from eaglenet.indexing.model import (
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.light_model import LightModel
-from eaglenet.models.onnx_vision import samples
+from eaglenet.models.onnx_vision import sample_images
 from eaglenet.search.torch_model import make_manifest
 from eaglenet.store.manifest import Manifest
 from sampling import one_in
@@ -49,7 +49,7 @@ def manifest(light: LightModel) -> Manifest:
 
 def clip(number: int, order: list[int]) -> ClipFrames:
     """A clip of six of the sample images; -1 is a frame that is missing."""
-    pixels = samples(168)[np.maximum(order, 0)]
+    pixels = sample_images(168)[np.maximum(order, 0)]
     is_real = np.array([image >= 0 for image in order])
     times = np.arange(6, dtype=np.float32)
     return ClipFrames(("f" * 32, number), "a.mp4", (0.0, 6.0), pixels, is_real, times, b"")
@@ -96,11 +96,11 @@ def test_equal_frames_are_encoded_once(light: LightModel, monkeypatch: pytest.Mo
     monkeypatch.setitem(
         light._visions, "fp32", lambda frames: counts.append(len(frames)) or tower(frames)
     )
-    pixels = np.stack([samples(168)[[0, 1, 0, 1]], samples(168)[[1, 2, 3, 3]]])
+    pixels = np.stack([sample_images(168)[[0, 1, 0, 1]], sample_images(168)[[1, 2, 3, 3]]])
     vectors = light.encode_frames(pixels, np.ones((2, 4), np.bool_))
     assert sum(counts) == 4
     np.testing.assert_array_equal(vectors[0, 1], vectors[1, 0])
-    np.testing.assert_allclose(vectors[1, 2], tower(samples(168)[3:])[0], atol=1e-4)
+    np.testing.assert_allclose(vectors[1, 2], tower(sample_images(168)[3:])[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A bias of each video from a bank of typical sentences: hubs stop answering everything."""
+"""A bias of each video from a bank of typical texts: hubs stop answering everything."""
 
 from __future__ import annotations
 

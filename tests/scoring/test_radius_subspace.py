@@ -20,7 +20,7 @@ DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
 def make(released: bool = True) -> EagleNet:
     torch.manual_seed(0)
     shape = {"dim": DIM, "num_frames": FRAMES, "num_candidates": CANDIDATES, "num_heads": 2}
-    maker = EagleNetConfig.released if released else EagleNetConfig.paper
+    maker = EagleNetConfig.for_script if released else EagleNetConfig
     encoder = FeatureEncoder(FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM))
     options = {"token_shift": False} if released else {}
     return EagleNet.build(maker(**shape, **options), encoder).eval()

@@ -190,8 +190,6 @@ def cache(
 
 def show(report: CheckReport) -> None:
     """Print the report as a table, with the most common problems of each kind."""
-    from rich.markup import escape
-
     from eaglenet.research.data.records import VideoProblem
 
     header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
@@ -200,7 +198,7 @@ def show(report: CheckReport) -> None:
         problems = (split.missing, split.undecodable, split.left_out)
         counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
         cells.append([split.name, *(f"{count:,}" for count in counts)])
-    print_table(escape(printable(f"{report.dataset} in {report.root}")), header, cells)
+    print_table(printable(f"{report.dataset} in {report.root}"), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")

@@ -152,7 +152,7 @@ def frames_per_second(card: ModelCard) -> float | None:
 
 
 def _download(name: str, licence: str | None) -> None:
-    from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS, ST_PREFIX
+    from eaglenet.encoders.catalogue import CARDS, HUB_IDS, LICENCE_VARIABLE, ST_PREFIX
     from eaglenet.encoders.hub import exact_name, find_hub_folder, find_snapshot, split_st_name
 
     identifier = HUB_IDS.get(name, name)
@@ -164,7 +164,7 @@ def _download(name: str, licence: str | None) -> None:
     if card is not None:
         print(f"{identifier}: {card.bytes_on_disk / 1e9:.1f} GB, licence {card.licence}")
     if licence is not None:
-        os.environ[ACCEPTED] = licence
+        os.environ[LICENCE_VARIABLE] = licence
     if identifier.startswith(ST_PREFIX):
         folder = find_snapshot(split_st_name(identifier)[0])
     else:

@@ -69,6 +69,8 @@ CONNECT_TIMEOUT = 5.0
 """Seconds in which a cluster must accept a connection; Ray itself would try for minutes."""
 CAPABILITY_TIMEOUT = 60.0
 """Seconds in which all machines must report their capabilities; each starts a process for it."""
+PREFETCH = 4
+"""Requests that a persistent process reads ahead."""
 CLIENT_PORT = 10001
 """Default port of ``ray://HOST``."""
 SETTINGS = b"\0\0\0\4" + bytes(5)
@@ -135,14 +137,12 @@ class PersistentProcess(Generic[Request, Result]):
         work: Callable[[Request], Result],
         budget: Budget[Request],
         access: Access[Request, Result] | None = None,
-        *,
-        prefetch: int = 4,
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         requests: Iterator[Request] = iter(self._requests.get, None)
         # With two workers, each could wait for the other.
         self._outcomes = map_ahead(
-            work, requests, workers=1, prefetch=prefetch, budget=budget, access=access
+            work, requests, workers=1, prefetch=PREFETCH, budget=budget, access=access
         )
 
     def __call__(

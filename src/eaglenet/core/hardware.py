@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
@@ -32,63 +30,37 @@ GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
 """Device files of NVIDIA, AMD and WSL drivers."""
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """A kind of GPU: functions for the number that torch sees and their fast 16-bit precision."""
-
-    count: Callable[[], int]
-    half: Callable[[], Precision]
-    is_automatic: bool
-    """Whether ``auto`` may choose it."""
+ACCELERATORS = {"cuda": True, "mps": True, "xpu": False}
+"""GPUs by torch's name, in the order in which ``auto`` prefers them; False: ``auto`` ignores them.
+ROCm builds of torch call AMD GPUs "cuda", too."""
 
 
-def _cuda_half() -> Precision:
+def _num_gpus(kind: str) -> int:
+    """Return the number of GPUs of a kind that torch sees."""
     import torch
 
-    # Emulated bfloat16 is slower than fp32.
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-
-
-def _count(kind: str) -> int:
-    import torch
-
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
     return int(getattr(torch, kind).device_count())
 
 
-def _mps_count() -> int:
+def _gpu_precision(kind: str) -> Precision:
+    """Return the fastest precision of a kind of GPU."""
     import torch
 
-    return int(torch.backends.mps.is_available())
-
-
-def _mps_half() -> Precision:
-    import torch
-
-    # Metal has bfloat16 since macOS 14.
-    return "bf16" if torch.backends.mps.is_macos_or_newer(14, 0) else "fp16"
-
-
-def _xpu_half() -> Precision:
-    import torch
-
+    if kind == "cuda":
+        # Emulated bfloat16 is slower than fp32.
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if kind == "mps":
+        # Metal has bfloat16 since macOS 14.
+        return "bf16" if torch.backends.mps.is_macos_or_newer(14, 0) else "fp16"
     return "bf16" if torch.xpu.is_bf16_supported() else "fp16"
-
-
-ACCELERATORS: dict[str, Accelerator] = {
-    # ROCm builds of torch call AMD GPUs "cuda", too.
-    "cuda": Accelerator(lambda: _count("cuda"), _cuda_half, is_automatic=True),
-    "mps": Accelerator(_mps_count, _mps_half, is_automatic=True),
-    "xpu": Accelerator(lambda: _count("xpu"), _xpu_half, is_automatic=False),
-}
-"""GPUs by torch's name, in the order in which ``auto`` prefers them."""
 
 
 def best_device() -> str:
     """Return ``cuda`` or ``mps`` if torch sees such a GPU, else ``cpu``."""
-    for name, accelerator in ACCELERATORS.items():
-        if accelerator.is_automatic and accelerator.count():
-            return name
-    return "cpu"
+    names = (name for name, is_automatic in ACCELERATORS.items() if is_automatic)
+    return next((name for name in names if _num_gpus(name)), "cpu")
 
 
 def require_device(choice: torch.device | str) -> torch.device:
@@ -114,8 +86,7 @@ def require_device(choice: torch.device | str) -> torch.device:
         raise UsageError(
             f"--device {choice} is unknown; use auto, cpu, cuda, cuda:N, mps, xpu or rocm"
         ) from None
-    accelerator = ACCELERATORS.get(device.type)
-    count = accelerator.count() if accelerator is not None else 1
+    count = _num_gpus(device.type) if device.type in ACCELERATORS else 1
     if (device.index or 0) >= count:
         gpus = "no such GPU" if not count else "one GPU" if count == 1 else f"{count} GPUs"
         raise UsageError(f"--device {choice}: torch sees {gpus} here; use cpu or auto")
@@ -128,7 +99,7 @@ def has_fast_bf16(device: torch.device | str) -> bool:
     if kind == "cpu":
         flags = _cpu_flags()
         return any(bool(flags.get(name)) for name in BF16_FLAGS)
-    return kind in ACCELERATORS and ACCELERATORS[kind].half() == "bf16"
+    return kind in ACCELERATORS and _gpu_precision(kind) == "bf16"
 
 
 def has_fast_int8(device: torch.device | str) -> bool:
@@ -149,7 +120,7 @@ def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precisio
     if choice != AUTO:
         return cast(Precision, choice)
     if kind in ACCELERATORS:
-        return ACCELERATORS[kind].half()
+        return _gpu_precision(kind)
     return "bf16" if has_fast_bf16(device) else "int8" if has_fast_int8(device) else "fp32"
 
 

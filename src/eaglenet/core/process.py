@@ -94,15 +94,12 @@ class ChildProcess:
     """A child process, with the methods of ``multiprocessing.Process`` that callers use."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        handles: Sequence[int] = (),
-        environment: Mapping[str, str] | None = None,
+        self, command: Sequence[str], handles: Sequence[int], environment: Mapping[str, str]
     ) -> None:
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
-            env=dict(environment) if environment is not None else child_environment(),
+            env=dict(environment),
             **inheriting(handles),
         )
 
@@ -176,6 +173,8 @@ def start_child(
     ours, theirs = Pipe()
     try:
         command = child_command(__name__, str(theirs.fileno()))
+        if environment is None:
+            environment = child_environment()
         with blocked_interrupts():
             process = ChildProcess(command, [theirs.fileno()], environment)
     except BaseException:

@@ -6,7 +6,7 @@ import html
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,8 +16,9 @@ from eaglenet.core.text import escape_line, pluralize
 
 LINE_SECONDS = 30.0
 """Seconds between lines of progress in a log."""
-HEARTBEAT_SECONDS = 1.0
-"""Seconds between checks whether a line is due."""
+HEARTBEAT_SECONDS = 0.5
+"""Seconds between checks whether a line is due. Work that goes on at two checks in a row gets a
+line in a log."""
 NOTABLE_SECONDS = 5.0
 """Seconds between lines of notable updates, such as evaluations."""
 NOTEBOOK_SECONDS = 0.2
@@ -91,7 +92,7 @@ _activity_displays: list[Progress] = []
 def activity(title: str) -> Iterator[None]:
     """Show that work without measurable progress is running, such as loading a model.
 
-    Terminals and notebooks show ``title`` at once, logs after ``LINE_SECONDS``.
+    Terminals and notebooks show ``title`` at once, logs if it takes more than a second.
     """
     _activities.append(title)
     for show in tuple(_activity_displays):
@@ -208,7 +209,7 @@ class Bars:
 
 
 class Heartbeat:
-    """Thread that prints a line after ``LINE_SECONDS`` without output.
+    """Thread that prints a line for new work that takes a second, and every ``LINE_SECONDS``.
 
     Loading a model, or one training step on a CPU, may take minutes without an update.
     """
@@ -216,6 +217,9 @@ class Heartbeat:
     def __init__(self) -> None:
         self.last_update = ""
         """Line of the latest progress update."""
+        self.work: Hashable = None
+        """Name of the work of the latest progress update."""
+        self.printed_work: set[Hashable] = set()
         self._start = self._last_line = time.monotonic()
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -233,12 +237,19 @@ class Heartbeat:
         sys.stderr.flush()
 
     def _run(self) -> None:
+        last_work: Hashable = None
         while not self._is_done.wait(HEARTBEAT_SECONDS):
             now = time.monotonic()
+            activity = next(iter(_activities[-1:]), "")
+            work = activity or self.work
+            if work is not None and work == last_work and work not in self.printed_work:
+                self.printed_work.add(work)
+                self.print(activity or self.last_update)
+            last_work = work
             if now - self._last_line >= LINE_SECONDS:
                 minutes, seconds = divmod(round(now - self._start), 60)
-                work = _join(": ", f"still working after {minutes}:{seconds:02}", *_activities[-1:])
-                self.print(_join("; ", work, self.last_update and f"last step: {self.last_update}"))
+                line = _join(": ", f"still working after {minutes}:{seconds:02}", activity)
+                self.print(_join("; ", line, self.last_update and f"last step: {self.last_update}"))
 
 
 class Lines:
@@ -262,11 +273,13 @@ class Lines:
             self.due_times[update.title, False] = now + LINE_SECONDS
             self.due_times[update.title, True] = now
         self.heartbeat.last_update = self._line(update, now)
+        self.heartbeat.work = (self.title, update.title)
         if now < self.due_times[update.title, update.is_notable]:
             return
         if not is_first or not update.is_notable:
             pause = NOTABLE_SECONDS if update.is_notable else LINE_SECONDS
             self.due_times[update.title, update.is_notable] = now + pause
+        self.heartbeat.printed_work.add(self.heartbeat.work)
         self.heartbeat.print(self.heartbeat.last_update)
 
     def _line(self, update: ProgressUpdate, now: float) -> str:

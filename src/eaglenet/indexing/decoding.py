@@ -340,7 +340,6 @@ def _decode_clips(
             spec,
             request.windows,
             thumbnail_size=THUMBNAIL_SIZE,
-            keep_open=True,
             overlap=overlap,
         )
         from_keyframes = {video.window: video for video in keyframe_videos}

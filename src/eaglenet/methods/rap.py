@@ -15,8 +15,8 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.encoders.video_tower import need_clips, split_heads
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips, split_heads
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
@@ -155,7 +155,7 @@ class AsynchronousTower(nn.Module):
             raise too_many_frames(num_frames, max_frames)
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
         count = mask.sum(dim=1)
         for index, block in enumerate(tower.blocks):
             if not isinstance(block, ResidualBlock):
@@ -222,7 +222,7 @@ class RAP(CosineMethod, TowerMethod):
             freeze_tower(encoder)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         order, back = real_first(mask)
         frames = clips.frames.to(self.device, non_blocking=True)

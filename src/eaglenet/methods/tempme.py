@@ -17,8 +17,8 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.compact import CompactVision, ScaledBlock
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
-from eaglenet.encoders.video_tower import need_clips
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import Padding, frame_weights, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
@@ -181,7 +181,7 @@ class TokenMerging(nn.Module):
         num_frames = frames.shape[1]
         tokens = tower.embed(frames.flatten(0, 1))
         if isinstance(tower, VisionTower) and tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
         # Half precision cannot represent all numbers of patches that one token may contain.
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
@@ -331,7 +331,7 @@ class TempMe(CosineMethod, TowerMethod):
         return method
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         frames = clips.frames.to(self.device, non_blocking=True)
         if self.config.padding == "official":

@@ -15,8 +15,8 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import run_block
 from eaglenet.encoders.clip import ClipEncoder, TextTower, take_positions
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.encoders.video_tower import need_clips
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import mean_pooling, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
@@ -42,7 +42,7 @@ class FramesAsImage(nn.Module):
         num_videos, num_frames = mask.shape
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
         for block in tower.blocks[: self.first]:
             tokens = run_block(block, tokens, is_checkpointed=False)
         length = tokens.shape[1]
@@ -143,7 +143,7 @@ class TFVL(CosineMethod, TowerMethod):
             freeze_tower(encoder)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:
             raise too_many_frames(mask.shape[1], self.config.num_frames)

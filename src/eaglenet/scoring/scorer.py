@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args, overload
+from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -219,38 +219,6 @@ class TopK:
     """``[texts, k]`` int64 indices of videos."""
 
 
-@overload
-def score_all(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    *,
-    backend: str = ...,
-    precision: str = ...,
-    pair_noise: int | None = ...,
-    tile_texts: int | None = ...,
-    tile_videos: int | None = ...,
-    top_k: None = ...,
-    progress: Progress | None = ...,
-) -> Tensor: ...
-
-
-@overload
-def score_all(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    *,
-    backend: str = ...,
-    precision: str = ...,
-    pair_noise: int | None = ...,
-    tile_texts: int | None = ...,
-    tile_videos: int | None = ...,
-    top_k: int,
-    progress: Progress | None = ...,
-) -> TopK: ...
-
-
 @torch.no_grad()
 def score_all(
     method: Method,
@@ -262,9 +230,8 @@ def score_all(
     pair_noise: int | None = None,
     tile_texts: int | None = None,
     tile_videos: int | None = None,
-    top_k: int | None = None,
     progress: Progress | None = None,
-) -> Tensor | TopK:
+) -> Tensor:
     """Return float32 scores ``[texts, videos]`` on the device of the features.
 
     Args:
@@ -275,53 +242,36 @@ def score_all(
         pair_noise: seed of separate noise for each pair, for methods that score with random
             candidates. By default, all pairs share the noise stored with the model.
         tile_texts, tile_videos: size of a tile; the default depends on the back end.
-        top_k: return the best videos of each text, without building the matrix.
         progress: called after every tile with the number of scored pairs and of all pairs.
     """
-    if len(text) == 0 or len(video) == 0:
-        raise UsageError(
-            f"{len(text)} texts and {len(video)} videos to score; pass at least one of each"
-        )
-    if video.frames.shape[1] == 0:
-        raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"top_k is {top_k}; it must be 1 or more")
-    with evaluating(method):
-        scorer = choose(method, video, backend=backend, precision=precision, pair_noise=pair_noise)
-        tile = (
-            scorer.tile_texts if tile_texts is None else tile_texts,
-            scorer.tile_videos if tile_videos is None else tile_videos,
-        )
-        if min(tile) < 1:
-            raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
-        scorer.calibrate(text, video)
-        tiles = _score_tiles(scorer, text, video, tile, progress)
-        if top_k is not None:
-            return _best_videos(tiles, top_k)
-        matrix = torch.empty(len(text), len(video), device=video.frames.device)
-        for texts, videos, scores in tiles:
-            matrix[texts, videos] = scores
-        return matrix
+    scorer = choose(method, video, backend=backend, precision=precision, pair_noise=pair_noise)
+    tiles = _score_tiles(method, scorer, text, video, (tile_texts, tile_videos), progress)
+    matrix = torch.empty(len(text), len(video), device=video.frames.device)
+    for texts, videos, scores in tiles:
+        matrix[texts, videos] = scores
+    return matrix
 
 
-def _score_tiles(
-    scorer: Scorer,
+@torch.no_grad()
+def score_best(
+    method: Method,
     text: TextFeatures,
     video: VideoFeatures,
-    tile: tuple[int, int],
-    progress: Progress | None,
-) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the scores of all tiles; videos are the outer loop, so each is prepared once."""
-    for videos in _spans(len(video), tile[1]):
-        prepared_videos = scorer.prepare(video[videos])
-        for texts in _spans(len(text), tile[0]):
-            yield texts, videos, scorer.score(text[texts], prepared_videos)
-            num_pairs = videos.start * len(text) + texts.stop * (videos.stop - videos.start)
-            report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
+    count: int,
+    *,
+    backend: str = "auto",
+    precision: str = "fp32",
+    tile_texts: int | None = None,
+    tile_videos: int | None = None,
+) -> TopK:
+    """Return the ``count`` best videos of each text, without building the matrix of all scores.
 
-
-def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> TopK:
-    """Merge each tile with the best videos of its texts so far."""
+    Other arguments are those of :func:`score_all`.
+    """
+    if count < 1:
+        raise UsageError(f"the number of best videos is {count}; it must be 1 or more")
+    scorer = choose(method, video, backend=backend, precision=precision)
+    tiles = _score_tiles(method, scorer, text, video, (tile_texts, tile_videos))
     best: dict[int, TopK] = {}  # By the first text of a tile.
     for texts, videos, scores in tiles:
         columns = torch.arange(videos.start, videos.stop, device=scores.device)
@@ -336,6 +286,35 @@ def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> To
         torch.cat([each.scores for each in best.values()]),
         torch.cat([each.videos for each in best.values()]),
     )
+
+
+def _score_tiles(
+    method: Method,
+    scorer: Scorer,
+    text: TextFeatures,
+    video: VideoFeatures,
+    tile: tuple[int | None, int | None],
+    progress: Progress | None = None,
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the scores of all tiles; videos are the outer loop, so that each is prepared once."""
+    if len(text) == 0 or len(video) == 0:
+        raise UsageError(
+            f"{len(text)} texts and {len(video)} videos to score; pass at least one of each"
+        )
+    if video.frames.shape[1] == 0:
+        raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
+    rows = scorer.tile_texts if tile[0] is None else tile[0]
+    columns = scorer.tile_videos if tile[1] is None else tile[1]
+    if min(rows, columns) < 1:
+        raise UsageError(f"tiles of {rows} texts x {columns} videos; both must be 1 or more")
+    with evaluating(method):
+        scorer.calibrate(text, video)
+        for videos in _spans(len(video), columns):
+            prepared_videos = scorer.prepare(video[videos])
+            for texts in _spans(len(text), rows):
+                yield texts, videos, scorer.score(text[texts], prepared_videos)
+                num_pairs = videos.start * len(text) + texts.stop * (videos.stop - videos.start)
+                report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
 
 
 def _spans(total: int, size: int) -> Iterator[slice]:

@@ -321,16 +321,16 @@ def decode_keyframe_windows(
     windows_of_file: Sequence[Window],
     *,
     thumbnail_size: int = 0,
-    keep_open: bool = False,
     overlap: float = 0.0,
 ) -> Iterator[DecodedVideo]:
     """Decode windows of one file from keyframes alone, with one thread.
 
+    A file without an index stays open for the next call (``reader.OPEN_FILES``).
     Images, and windows with too few keyframes, are left out; use :func:`decode_windows` for them.
     """
     if is_image(path):
         return
-    with open_video(path, threads=1, keep_open=keep_open) as source:
+    with open_video(path, threads=1, keep_open=True) as source:
         yield from decode_keyframes(source, spec, windows_of_file, thumbnail_size, overlap)
 
 

@@ -157,8 +157,8 @@ def draw_sheet(frames: Sequence[Pixels]) -> bytes:
 class QueryDecoder:
     """Decodes queries in confined processes, which start on first use and end with ``close``."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
+    def __init__(self) -> None:
+        limits = Limits()
         self._clips = IsolatedProcess(decode_query, limits.memory, limits.seconds, check_query)
         self._frames = IsolatedProcess(
             read_frame_images, limits.memory, limits.seconds, check_frame_images

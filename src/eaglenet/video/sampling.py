@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -84,16 +84,22 @@ def before_middle_positions(count: int, num_frames: int) -> list[int]:
     return [max(position - 1, 0) for position in middle_positions(count, num_frames)]
 
 
+POSITIONS: dict[str, Callable[[int, int], list[int]]] = {
+    "middle_frames": middle_positions,
+    "before_middle": before_middle_positions,
+    "first_to_last": evenly_spaced,
+}
+"""Functions of the samplings that depend on the number of frames only."""
+
+
 def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """Return the positions to take out of ``count`` frames whose times are unknown.
 
     These are all frames if they are fewer than ``num_frames``, except with ``first_to_last``.
     """
-    if spec.sampling == "first_to_last":
-        return evenly_spaced(count, spec.num_frames)
-    if spec.sampling == "before_middle":
-        return before_middle_positions(count, spec.num_frames)
-    if spec.sampling == "middle_frames" or count < spec.num_frames:
+    if spec.sampling in POSITIONS:
+        return POSITIONS[spec.sampling](count, spec.num_frames)
+    if count < spec.num_frames:
         return middle_positions(count, spec.num_frames)
     return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
 
@@ -236,10 +242,9 @@ def plan_targets(
             targets = whole_rate_targets(times_inside, round(source.rate), num_frames)
         elif spec.sampling == "per_second":
             targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
-        elif spec.sampling == "middle_frames":
-            targets = [times_inside[index] for index in middle_positions(count, num_frames)]
-        elif spec.sampling == "before_middle":
-            targets = [times_inside[i] for i in before_middle_positions(count, num_frames)]
+        elif spec.sampling in POSITIONS:
+            positions = POSITIONS[spec.sampling](count, num_frames)
+            targets = [times_inside[position] for position in positions]
         elif spec.sampling == "second_pairs":
             pair_times = second_pairs(
                 times_inside, float(source.rate), num_frames, float(end - start)
@@ -247,8 +252,6 @@ def plan_targets(
             targets = sorted(set(pair_times))
             order: list[int | None] = [bisect_left(targets, time) for time in pair_times]
             return WindowPlan(window, start, end, targets, order, [True] * num_frames, step)
-        elif spec.sampling == "first_to_last":
-            targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
         elif count < num_frames and spec.short != "repeat":
             targets = times_inside
         if targets is not None and len(targets) < num_frames and spec.short == "spread":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -268,44 +267,15 @@ def _audio_format(source: VideoSource) -> AudioFormat | None:
     return AudioFormat(rate, "mono" if stream.channels == 1 else "stereo")
 
 
-class _Content(io.RawIOBase):
-    """Reads from a buffer that is being written, with its own position."""
-
-    def __init__(self, buffer: io.BytesIO) -> None:
-        self._buffer = buffer
-        self._position = 0
-
-    def read(self, size: int = -1) -> bytes:
-        end = None if size < 0 else self._position + size
-        with self._buffer.getbuffer() as content:
-            chunk = bytes(content[self._position : end])
-        self._position += len(chunk)
-        return chunk
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        sizes = {os.SEEK_CUR: self._position, os.SEEK_END: self._buffer.getbuffer().nbytes}
-        self._position = offset + sizes.get(whence, 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
 @contextlib.contextmanager
 def open_mp4(target: str | Path | io.BytesIO) -> Iterator[Any]:
     """Open an MP4 for writing, with its index at the front; a file is removed if the block fails.
 
-    To move the content behind the index, FFmpeg opens the output a second time for reading.
+    To move the content behind the index, FFmpeg opens the output again and reads it.
     """
     options = {"movflags": "+faststart"}
     if isinstance(target, io.BytesIO):
-        arguments = {"io_open": lambda url, flags, options: _Content(target)}
+        arguments = {"io_open": lambda url, flags, options: io.BytesIO(target.getvalue())}
         with pyav().open(target, "w", format="mp4", options=options, **arguments) as container:
             yield container
         return

@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_tower import SpaceTime, need_clips
+from eaglenet.encoders.video_tower import SpaceTime, require_clips
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses import fixed_softmax_loss
 from eaglenet.methods.base import Method, register
@@ -112,7 +112,7 @@ class TVMM(Method):
             first, frames_mask = mean_pooling(video.frames, video.mask), video.mask
             project: nn.Module | None = self.map
         else:
-            clips = need_clips(videos, self.name)
+            clips = require_clips(videos, self.name)
             tower = self.encoder.vision
             frames_mask = clips.mask.to(self.device)
             frames = clips.frames.to(self.device, non_blocking=True)

@@ -85,11 +85,13 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
-        column = next((name for name in columns if name not in header), None)
-        if column is not None:
+        missing_columns = [name for name in columns if name not in header]
+        if missing_columns:
             # Names in a broken file may be long or have line breaks.
             names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
-            raise DatasetError(f"{path}: column {column!r} is missing; the header has {names}")
+            are_missing = "column {} is" if len(missing_columns) == 1 else "columns {} are"
+            are_missing = are_missing.format(", ".join(map(repr, missing_columns)))
+            raise DatasetError(f"{path}: {are_missing} missing; the header has {names}")
         for row in reader:
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(

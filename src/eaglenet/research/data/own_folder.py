@@ -151,15 +151,21 @@ def captions_of(sidecar: Path) -> tuple[str, ...]:
 
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
-    if video is None or video == "" or (isinstance(video, str) and not video.strip()):
+    keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
+    has_video = video is not None and bool(str(video).strip())
+    if video is None or not has_video or not keys:
+        missing = ["video"] * (not has_video) + ["caption"] * (not keys)
+        names = [
+            f"{name} (or {', '.join(others[1:])})"
+            for name, others in (("video", VIDEO_KEYS), ("caption", CAPTION_KEYS))
+            if name in missing
+        ]
         raise DatasetError(
-            f"{where}: no video; expected a column {' or '.join(VIDEO_KEYS)}, and there "
-            f"{'is' if len(row) == 1 else 'are'} {', '.join(map(repr, row))[:100]}"
+            f"{where}: no {' and no '.join(missing)}; expected a column "
+            f"{' and a column '.join(names)}, and there {'is' if len(row) == 1 else 'are'} "
+            f"{', '.join(map(repr, row))[:100]}"
         )
     check_id(video, where)
-    keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
-    if not keys:
-        raise DatasetError(f"{where}: no caption; expected one of {', '.join(CAPTION_KEYS)}")
     value = row[keys[0]]
     captions = tuple(value) if isinstance(value, list) else (value,)
     return Entry(where, video.strip(), captions, window_of(row, where), row.get("split") or None)

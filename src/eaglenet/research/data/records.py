@@ -18,6 +18,7 @@ from torch import Tensor
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.registry import Registry
 from eaglenet.core.settings import read_options
+from eaglenet.core.text import pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +62,10 @@ class RetrievalProtocol:
         ``num_listed``, the number of videos that the dataset lists, is included if it differs.
         """
         family = self.family or self.name
-        total = f" of {num_listed:,}" if num_listed not in (None, num_videos) else ""
-        size = f"{num_texts:,} texts x {num_videos:,}{total} videos"
+        videos = pluralize(num_videos, "video")
+        if num_listed is not None and num_listed != num_videos:
+            videos = f"{num_videos:,} of {pluralize(num_listed, 'video')}"
+        size = f"{pluralize(num_texts, 'text')} x {videos}"
         return replace(self, name=f"{family} ({size})", family=family)
 
 

@@ -28,8 +28,14 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.methods.base import Method
-from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
-from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
+from eaglenet.research.data.frame_cache import (
+    FrameCache,
+    cache_folder,
+    estimate,
+    needs_decoding,
+    read_journal,
+)
+from eaglenet.research.data.records import DATASETS, DatasetSpec, Split, VideoRecord
 
 SELECTION_NOTES = {
     "val": "the epoch was chosen on the validation split",
@@ -40,7 +46,7 @@ ONLY_EPOCH_NOTES = {
     "test": "the only epoch that was evaluated, on the TEST split",
 }
 FEW_VIDEOS = 10
-"""Number of videos below which recalls mean little."""
+"""Number of videos, or of texts of moments, below which recalls mean little."""
 FEW_TO_CHOOSE = 30
 """Number of videos below which the best epoch is a matter of chance: each is 3 points of R@1."""
 
@@ -198,12 +204,12 @@ def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]
     )
 
 
-def few_videos(num_videos: int) -> tuple[str, ...]:
-    """Return a warning if a split is so small that its recalls are high by chance."""
-    if num_videos >= FEW_VIDEOS:
+def few_videos(count: int, noun: str = "video") -> tuple[str, ...]:
+    """Return a warning if there are so few videos or texts that recalls are high by chance."""
+    if count >= FEW_VIDEOS:
         return ()
-    verb = "is" if num_videos == 1 else "are"
-    return (f"{pluralize(num_videos, 'video')} {verb} too few for recalls to mean much",)
+    verb = "is" if count == 1 else "are"
+    return (f"{pluralize(count, noun)} {verb} too few for recalls to mean much",)
 
 
 def selection_note(split: str, *, is_choice: bool, num_videos: int = FEW_TO_CHOOSE) -> str:
@@ -241,14 +247,30 @@ def add_dataset(spec: DatasetSpec) -> DatasetSpec:
 def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open the videos that have a file; frames that are not in the cache are decoded into it."""
     records = load_records(data, split).select_present()
-    base = Path(data.cache).expanduser() if data.cache else context.cache
-    folder = cache_folder(base, records.dataset, data.frames)
+    folder = _frames_folder(data, context.cache)
     size = estimate(records, data.frames)
     logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
     frames = FrameCache.build(
         records, data.frames, folder, workers=data.workers, progress=context.progress
     )
     return cached_source(records, frames, context.reader.tokenize, data.max_words)
+
+
+def _frames_folder(data: DataChoice, cache: Path) -> Path:
+    """Return the folder of decoded frames, in ``data.cache`` or else in ``cache``."""
+    base = Path(data.cache).expanduser() if data.cache else cache
+    return cache_folder(base, data.dataset, data.frames)
+
+
+def videos_to_decode(data: DataChoice, split: str, cache: Path) -> list[VideoRecord]:
+    """Return the videos of a split with a file whose frames are not in the cache."""
+    folder = _frames_folder(data, cache)
+    contents = read_journal(folder)
+    return [
+        video
+        for video in load_records(data, split).select_present().videos
+        if needs_decoding(video, contents, retry_skipped=False)
+    ]
 
 
 def inspect_videos(data: DataChoice, split: str) -> SplitSummary:

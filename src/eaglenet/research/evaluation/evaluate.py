@@ -61,10 +61,13 @@ def format_result(record: dict[str, Any]) -> str:
             f"MnR {row['MnR']:.1f}  ({pluralize(row['queries'], 'query', 'queries')})"
         )
     seconds = record["seconds"]
+    preparation = record["preparation_seconds"]
     lines.append(
         f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; "
         f"{pluralize(record['videos_found'], 'video')} found, "
-        f"{record['videos_missing']} missing; encoding texts {seconds['encode_text']:.2f} s, "
+        f"{record['videos_missing']} missing; "
+        + (f"preparing the data {preparation:.1f} s, " if preparation else "")
+        + f"encoding texts {seconds['encode_text']:.2f} s, "
         f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
     )
     if "noise" in record:
@@ -102,7 +105,7 @@ MAX_NAMES = 20
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each stage; decoding of videos counts as encoding."""
+    """Seconds of each stage, from frames or stored features in memory."""
 
     encode_text: float
     encode_video: float
@@ -122,7 +125,11 @@ class NoiseSpread:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics of a method under a protocol, and the conditions of the evaluation."""
+    """Metrics of a method under a protocol, and the conditions of the evaluation.
+
+    preparation_seconds: time before ``timings`` to read the data: to decode videos and to encode
+    them with frozen towers, or to read what an earlier run stored.
+    """
 
     method: str
     protocol: str
@@ -140,6 +147,7 @@ class EvaluationResult:
     sinkhorn: Metrics | None = None
     split: str = ""
     notes: tuple[str, ...] = field(default=())
+    preparation_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -152,6 +160,7 @@ class EvaluationResult:
             "videos_missing": self.num_missing_videos,
             "missing_videos": list(self.missing_videos),
             "seconds": asdict(self.timings),
+            "preparation_seconds": round(self.preparation_seconds, 3),
             "device": self.device,
             "backend": self.backend,
             "precision": self.precision,

@@ -17,7 +17,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.data.sources import Source
-from eaglenet.scoring import score_all
+from eaglenet.scoring import score_best
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito, distinguishable with any colour vision."""
@@ -199,7 +199,7 @@ def best_videos(
         all_texts = type(text[0]).concatenate(text)
         all_videos = type(video[0]).concatenate(video)
         count = min(top_k, len(all_videos))
-        return score_all(method, all_texts, all_videos, top_k=count).videos.cpu()
+        return score_best(method, all_texts, all_videos, count).videos.cpu()
 
 
 def choose_queries(

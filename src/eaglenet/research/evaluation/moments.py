@@ -15,6 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.text import pluralize
 from eaglenet.research.data.annotation_files import MomentText, Span
+from eaglenet.research.data.sources import few_videos
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -91,14 +92,20 @@ class MomentMetrics:
     missing_videos: tuple[str, ...] = field(default=(), compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"notes": list(self.notes)}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings about the numbers."""
+        return few_videos(self.num_texts, "text")
 
     def __str__(self) -> str:
         recalls = "  ".join(f"{name} {value:.1f}" for name, value in self.recalls.items())
-        return (
+        line = (
             f"{recalls}  mIoU {self.mean_iou:.1f}  mAP {self.mean_average_precision:.1f}  "
             f"({pluralize(self.num_texts, 'text')}, {pluralize(self.num_videos, 'video')})"
         )
+        return "\n".join([line, *(f"note: {note}" for note in self.notes)])
 
 
 def moment_metrics(

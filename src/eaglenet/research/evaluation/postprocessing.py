@@ -196,9 +196,7 @@ def typical_texts() -> list[str]:
     return [f"{subject} {action}" for subject in SUBJECTS for action in ACTIONS]
 
 
-def hub_bias(
-    bank: Float[Tensor, "bank videos"], *, temperature: float = TEMPERATURE
-) -> Float[Tensor, "videos"]:
+def hub_bias(bank: Float[Tensor, "bank videos"]) -> Float[Tensor, "videos"]:
     r"""Return the offset to add to the scores of each video; lower for hubs.
 
     .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
@@ -206,4 +204,4 @@ def hub_bias(
     This is the inverted softmax of QB-Norm (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. The
     offset of a video is the same for all texts, so it does not change the ranking of texts.
     """
-    return -soft_maximum(bank.double(), temperature)
+    return -soft_maximum(bank.double(), TEMPERATURE)

@@ -358,7 +358,9 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         best = max(recalls, key=lambda label: recalls[label])
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
         blocks.append(f"## Differences on the {split}")
-        for base in dict.fromkeys((best, next(iter(ranks)))):
+        # Of two recipes, the second comparison would be the first with the opposite sign.
+        bases = (best,) if len(ranks) == 2 else dict.fromkeys((best, next(iter(ranks))))
+        for base in bases:
             rows = difference_rows(ranks, base)
             if rows:
                 blocks += [

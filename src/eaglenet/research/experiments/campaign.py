@@ -420,8 +420,12 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     )
 
 
-def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCheck | str]:
+def check_trials(
+    trials: Sequence[Trial], device: str, folder: Path
+) -> dict[str, ExperimentCheck | str]:
     """Check every trial without training; return the check or the problem by label.
+
+    folder: the output, which may have decoded frames and features.
 
     Raises:
         EagleNetError: data or weights are missing, which affects all trials.
@@ -430,7 +434,7 @@ def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCh
     with join(device) as world:
         for trial in trials:
             try:
-                checks[trial.label] = check_experiment(trial.experiment, world)
+                checks[trial.label] = check_experiment(trial.experiment, world, folder / "frames")
             except ConfigError as error:
                 checks[trial.label] = str(error)
     return checks

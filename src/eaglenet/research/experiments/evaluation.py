@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def evaluate_run(
     training = None
     with join(device) as world:
         method = method.to(world.device)
+        start = time.perf_counter()
         if features is not None:
             feature_split = read_features(Path(features).expanduser(), method)
             source = feature_source(feature_split)
@@ -93,10 +95,12 @@ def evaluate_run(
                 )
             if name == "test":
                 refuse_selection_videos(data, source.video_ids)
+        seconds = time.perf_counter() - start
         result = evaluate_source(
             method, source, world, options, training=training, progress=progress
         )
-    return dataclasses.replace(result, split=name, notes=(*result.notes, *notes))
+    notes = [*result.notes, *notes]
+    return dataclasses.replace(result, split=name, notes=tuple(notes), preparation_seconds=seconds)
 
 
 def evaluated_split(experiment: Experiment, split: str | None) -> str:
@@ -137,14 +141,16 @@ def evaluate_model(
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
     with join(device) as world:
+        start = time.perf_counter()
         source = dataset_source(method, dataset, root, split, data_options, world, progress)
         training = None
         if options is not None and options.sinkhorn:
             training = dataset_source(method, dataset, root, "train", data_options, world, progress)
+        seconds = time.perf_counter() - start
         result = evaluate_source(
             method.to(world.device), source, world, options, training=training, progress=progress
         )
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    return dataclasses.replace(result, notes=(*result.notes, *notes), preparation_seconds=seconds)
 
 
 def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:

@@ -77,18 +77,18 @@ def write_features(
     video_chunks = index_chunks(source.num_videos, 8)
     texts = encode_batches(
         method.encode_text,
-        fetch_batches(source.texts, text_chunks, "encoding texts", progress),
+        fetch_batches(source.texts, text_chunks, f"encoding {split} texts", progress),
         method.device,
     )
     videos = encode_batches(
         method.encode_video,
-        fetch_batches(source.videos, video_chunks, "encoding videos", progress),
+        fetch_batches(source.videos, video_chunks, f"encoding {split} videos", progress),
         method.device,
     )
     other_experts = dict(experts or {})
     has_words = bool(other_experts or words)
     if has_words:
-        report_progress(progress, "encoding words of texts", 0, source.num_texts)
+        report_progress(progress, f"encoding words of {split} texts", 0, source.num_texts)
     vectors = _encode_words(method, source, method.device) if has_words else {}
     with atomic_folder(output) as partial:
         folder = save_feature_folder(
@@ -352,17 +352,24 @@ def _cached_features(
     With ``is_shared``, ``key`` includes everything that the features depend on, and features in the
     cache of a neighbouring run are used too.
     """
-    base = Path(data.cache).expanduser() if data.cache else context.cache.absolute()
-    subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
-    folder = base / subfolder
-    if is_shared and not folder.exists():
-        neighbours = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(subfolder))}")
-        folder = next(iter(sorted(neighbours)), folder)
+    folder = _features_folder(data, split, context.cache, name, key, is_shared=is_shared)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / f".{split}.lock", wait=True):
         if not folder.exists():
             make_features(data, split, context, folder, open_pixels)
     return feature_source(read_features(folder, context.reader).to(context.device))
+
+
+def _features_folder(
+    data: DataChoice, split: str, cache: Path, name: str, key: str, *, is_shared: bool
+) -> Path:
+    base = Path(data.cache).expanduser() if data.cache else cache.absolute()
+    subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
+    folder = base / subfolder
+    if is_shared and not folder.exists():
+        neighbours = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(subfolder))}")
+        folder = next(iter(sorted(neighbours)), folder)
+    return folder
 
 
 def open_video_features(data: DataChoice, split: str, context: OpenContext) -> Source:
@@ -373,10 +380,21 @@ def open_video_features(data: DataChoice, split: str, context: OpenContext) -> S
             f"data.dataset={data.dataset} has texts and videos, but the encoder reads stored "
             "features: --set encoder.kind=pretrained, or another family with towers"
         )
+    key = _videos_key(data, split)
+    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
+
+
+def are_features_stored(data: DataChoice, split: str, cache: Path) -> bool:
+    """Return whether :func:`open_video_features` finds the features of a split."""
+    key = _videos_key(data, split)
+    return _features_folder(data, split, cache, data.dataset, key, is_shared=True).exists()
+
+
+def _videos_key(data: DataChoice, split: str) -> str:
+    """Describe everything that the features of videos depend on."""
     records = load_records(data, split).select_present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
-    key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
+    return json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
 
 
 def _version(path: Path | None) -> tuple[int, int]:

@@ -134,7 +134,7 @@ def join_pairs(first: PairData, second: PairData) -> PairData:
 
 
 def open_frames(
-    folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
+    folders: Sequence[Path], *, size: int, device: torch.device | str
 ) -> UInt8[Tensor, "frames 3 size size"]:
     """Read the training frames of folders, without captions and labels."""
     frames = []
@@ -143,7 +143,7 @@ def open_frames(
         train = [item for item in folder.items if item.split == "train"]
         if not train:
             raise DatasetError(f"no training item in {path}")
-        frames.append(folder.read_frames(train, size, threads=threads)[0].to(device).contiguous())
+        frames.append(folder.read_frames(train, size)[0].to(device).contiguous())
     return torch.cat(frames)
 
 

@@ -29,6 +29,8 @@ from eaglenet.research.small.pairs import (
 )
 from eaglenet.research.training.config import check_minimum
 
+SOFT_TEMPERATURE = 0.05
+
 
 def pair_loss(
     images: Float[Tensor, "pairs dim"],
@@ -38,11 +40,10 @@ def pair_loss(
     is_same: Bool[Tensor, "pairs pairs"] | None = None,
     meanings: Float[Tensor, "pairs meaning"] | None = None,
     soft_weight: float = 0.0,
-    temperature: float = 0.05,
 ) -> Float[Tensor, ""]:
     r"""Compute the cross entropy of ``exp(log_scale) cos(v_i, t_j)`` in both directions.
 
-    The targets are the rows of ``(1 - soft_weight) S + soft_weight softmax(M M^T / temperature)``.
+    The targets are the rows of ``(1 - soft_weight) S + soft_weight softmax(M M^T / 0.05)``.
     Row i of ``S`` is uniform over the pairs with the same text as pair i (``is_same``; by default
     only pair i), and the rows of ``M`` are the unit vectors ``meanings`` of the texts.
     """
@@ -57,7 +58,7 @@ def pair_loss(
     if meanings is None or not soft_weight:
         return hard
     with torch.no_grad():
-        targets = F.softmax((meanings @ meanings.T).float() / temperature, dim=1)
+        targets = F.softmax((meanings @ meanings.T).float() / SOFT_TEMPERATURE, dim=1)
     soft = -((targets * rows).sum(dim=1).mean() + (targets * columns.T).sum(dim=1).mean()) / 2
     return (1 - soft_weight) * hard + soft_weight * soft
 

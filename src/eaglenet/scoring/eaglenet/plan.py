@@ -232,12 +232,12 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
     scale, offset = pooling.input_norm.weight.double(), pooling.input_norm.bias.double()
     # Folded in float64, so that the product is as exact as the two products it replaces.
     key = pooling.key.weight.double().T / math.sqrt(len(scale))
-    folded = key @ pooling.query.weight.double()
-    constant = folded @ offset + key @ pooling.query.bias.double()
+    query_key = key @ pooling.query.weight.double()
+    constant = query_key @ offset + key @ pooling.query.bias.double()
     output = pooling.output.weight.double().T
     value = pooling.value.weight.double().T @ output
     value_bias = pooling.value.bias.double() @ output + pooling.output.bias.double()
-    frame = torch.cat([folded * scale, value, constant[:, None]], dim=1)
+    frame = torch.cat([query_key * scale, value, constant[:, None]], dim=1)
     return PoolingPlan(
         norm_weight=vector(pooling.input_norm.weight),
         norm_bias=vector(pooling.input_norm.bias),

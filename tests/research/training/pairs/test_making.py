@@ -18,7 +18,7 @@ from eaglenet.encoders.compact import (
     CompactEncoder,
     CompactTextConfig,
     CompactVisionConfig,
-    leave_out_patches,
+    drop_patches,
 )
 from eaglenet.research.small.pairs import PairData, join_pairs
 from eaglenet.research.small.run import PairExperiment, Stages, average_weights, greedy_soup
@@ -66,7 +66,7 @@ def tiny_training(**change: float) -> PairTrainingConfig:
 
 def test_patches_are_left_out_and_the_class_stays() -> None:
     tokens = torch.arange(2 * 11 * 3).reshape(2, 11, 3).float()
-    kept = leave_out_patches(tokens, 0.4)
+    kept = drop_patches(tokens, 0.4)
     assert kept.shape == (2, 7, 3)
     torch.testing.assert_close(kept[:, 0], tokens[:, 0])
     for image in range(2):

@@ -112,9 +112,9 @@ OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
 """Signed distances (negative inside) of shapes of radius 1; y points down."""
 
 
-def frame_indices(num_frames: int, total: int = NUM_FRAMES) -> NDArray[np.int64]:
-    """Return the indices of the middle frames of ``num_frames`` equal segments."""
-    middles = (np.arange(num_frames) + 0.5) * total / num_frames
+def frame_indices(num_frames: int) -> NDArray[np.int64]:
+    """Return the indices of the middle frames of ``num_frames`` equal segments of a clip."""
+    middles = (np.arange(num_frames) + 0.5) * NUM_FRAMES / num_frames
     indices: NDArray[np.int64] = np.floor(middles).astype(np.int64)
     return indices
 
