@@ -696,7 +696,7 @@ async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     Standard output carries only the protocol; other output goes to standard error. If cancelled,
     the tools end, but a thread still reads standard input: the caller must end the process.
     """
-    state = State.make(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
+    state = State(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
     agents = Agents(state, save_folder)
     state.start()
     server = asyncio.ensure_future(_run_stdio(agents.server))
