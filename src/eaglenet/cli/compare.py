@@ -125,7 +125,7 @@ def print_checks(
     checks: Mapping[str, ExperimentCheck | str], failures: list[str], seeds: int, as_json: bool
 ) -> None:
     """Print the trained parameters and the estimated cost of every row, for `--dry-run`."""
-    from eaglenet.research.experiments.build import Estimate
+    from eaglenet.research.experiments.estimate import Estimate
 
     if as_json:
         plain = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import check_experiment
 from eaglenet.research.experiments.estimate import Preparation
-from eaglenet.research.experiments.publication import find_model, model_card
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.research.experiments.publication import find_model, model_card
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
 from eaglenet.research.training.distributed import World
@@ -317,8 +318,9 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     # Those of the run beside it.
     assert not list((tmp_path / "other").glob("frames/folder-*"))
-    first, second = (evaluate_run(run.folder, split="test", device="cpu") for _ in range(2))
-    assert first.preparation_seconds > 0.3  # two videos are decoded and encoded
+    shutil.rmtree(cache)
+    first, second = (evaluate_run(run.folder, split="val", device="cpu") for _ in range(2))
+    assert first.preparation_seconds > 0.3  # six videos are decoded and encoded
     assert f"preparing the data {first.preparation_seconds:.1f} s, encoding" in str(first)
     assert second.preparation_seconds < first.preparation_seconds / 2
     assert find_model(run.folder) == run.folder / "whole"

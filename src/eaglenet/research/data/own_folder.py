@@ -149,8 +149,8 @@ def captions_of(sidecar: Path) -> tuple[str, ...]:
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
     keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
-    has_video = not (video is None or video == "" or (isinstance(video, str) and not video.strip()))
-    if not has_video or not keys:
+    has_video = video is not None and bool(str(video).strip())
+    if video is None or not has_video or not keys:
         missing = ["video"] * (not has_video) + ["caption"] * (not keys)
         names = [
             f"{name} (or {', '.join(others[1:])})"
