@@ -120,7 +120,7 @@ def test_lower_limits_stay() -> None:
 
 def burn(connection: Connection) -> None:
     platform._import_resource = lambda: None  # type: ignore[assignment]
-    platform.limit_cpu_time(int(time.process_time()) + 2)
+    platform.limit_process(cpu_seconds=int(time.process_time()) + 2)
     connection.send(platform.limit_memory(2**20))
     while True:
         pass

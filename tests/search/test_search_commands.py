@@ -118,13 +118,6 @@ def test_says_that_paths_contain_the_text(world: Path) -> None:
         assert hints(*options) == []
 
 
-def test_results_are_printed_although_a_file_cannot_be_written(world: Path, tmp_path: Path) -> None:
-    command = ["search", "car", "--store", str(world / "store"), "--save-timeline"]
-    result = runner.invoke(app, [*command, str(tmp_path / "list.unknown")])
-    assert isinstance(result.exception, UsageError)
-    assert "blue.mp4" in result.stdout
-
-
 def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:
     command = ["search", "-", "--store", str(world / "store"), "--json", "-k", "1"]
     result = runner.invoke(app, command, input="red car\nblue\n")

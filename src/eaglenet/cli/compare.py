@@ -19,11 +19,12 @@ from eaglenet.cli.options import (
     Settings,
     Tower,
     argument,
+    check_output_folder,
     print_table,
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError
+from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
@@ -93,7 +94,7 @@ def compare(
             base = Recipe("", data, tower, protocol)
             trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
             checks = campaign.check_trials(trials, device, output.expanduser())
-            print_checks(checks, campaign.reasons(failures), seeds, as_json)
+            print_checks(checks, campaign.cannot_run_lines(failures), seeds, as_json)
             return
         comparison = run_comparison(
             methods,
@@ -152,7 +153,7 @@ def print_checks(
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Names of datasets in the columns of the paper's ablation tables, by our name."""
+"""Names of datasets in the columns of the paper's ablation tables, by value of ``--data``."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -216,7 +217,7 @@ def ablate(
         print(json.dumps({"title": title, "rows": campaign.plain_rows(rows, paper)}, indent=2))
         return
     print_table(title, *beside_paper(rows, paper))
-    for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
+    for line in [*campaign.cannot_run_lines(rows), *campaign.left_out_lines(output, rows)]:
         print_line(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
@@ -238,7 +239,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
+    """Return the header and the rows of a table with our recalls beside the paper's."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
@@ -262,7 +263,9 @@ TOP_VIDEOS = 3
 
 def report(
     runs: list[Path] = argument("Run folders, or folders that contain them."),
-    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    output: Path = option(
+        ..., "Write into this folder.", name="--output/-o", check=check_output_folder
+    ),
     examples: int = option(0, "Show what each model finds for this many example queries.", min=0),
     split: str = option("val", "Take the example queries from this split."),
     as_json: AsJson = False,
@@ -280,8 +283,8 @@ def report(
         finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
         qualitative = _examples(finished_runs, split, examples, notes)
     report = write_report(runs, output, examples=qualitative, notes=notes)
-    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
-    problems += [(str(entry.folder), entry.reason) for entry in report.broken]
+    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished_runs]
+    problems += [(str(entry.folder), entry.reason) for entry in report.unreadable_runs]
     record = {
         "markdown": str(report.markdown),
         "runs": report.num_runs,
@@ -322,7 +325,6 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run

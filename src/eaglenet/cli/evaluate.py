@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.options import AsJson, Device, argument
+from eaglenet.cli.options import AsJson, Device, argument, check_output_file
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
@@ -73,6 +73,7 @@ def evaluate(
         "Also write the scores, texts x videos, and SIM.videos.npy for `eaglenet metrics`.",
         metavar="SIM.npy",
         group="Scoring",
+        check=lambda path: check_output_file(path, (".npy",)),
     ),
     hubness: bool = option(
         False, "Also rank with hubness offsets (from 256 typical texts).", group="Scoring"
@@ -90,7 +91,9 @@ def evaluate(
         metavar="FILE",
     ),
     output: Path | None = option(
-        None, "Write the result as JSON; default for a run: RUN/evaluation-SPLIT.json."
+        None,
+        "Write the result as JSON; default for a run: RUN/evaluation-SPLIT.json.",
+        check=check_output_file,
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -104,7 +107,7 @@ def evaluate(
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
     with show_progress(quiet=as_json), activity("loading PyTorch"):
-        from eaglenet.indexing.hubness import read_text_file
+        from eaglenet.indexing.model import read_text_file
         from eaglenet.research.evaluation.metrics import EvaluationOptions
         from eaglenet.research.experiments.evaluation import (
             evaluate_model,
@@ -113,8 +116,6 @@ def evaluate(
         )
         from eaglenet.research.experiments.runs import load_experiment
 
-    if scores is not None and scores.suffix != ".npy":
-        raise UsageError(f"--scores {scores}: the file name must end in .npy")
     if from_hub is not None:
         if data or root or features or videos or settings:
             raise UsageError(

@@ -47,7 +47,7 @@ MODULES = {
     "recipes": "train",
     "report": "compare",
 }
-"""Modules of the commands that share one with another command."""
+"""Modules of the commands that share a module with another command."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}
 
 
@@ -109,7 +109,7 @@ def group_commands(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class CommandTable(MutableMapping[str, Any]):
-    """Commands by name; importing the module of a command when it is first accessed."""
+    """Commands by name; imports the module of a command when it is first accessed."""
 
     def __init__(self, commands: Mapping[str, Any]) -> None:
         self._loaded = dict(commands)
@@ -190,7 +190,7 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 RESUMABLE = ("train", "compare", "ablate", "index", "data")
-"""Commands that continue where they were interrupted."""
+"""Commands that continue after an interruption."""
 DISK_FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,

@@ -72,13 +72,13 @@ def serve(
     ),
 ) -> None:
     """Serve a search page and an HTTP API."""
-    # Threads that spin while they wait block working threads: on a busy machine a query took ten
-    # times as long. Torch reads this when it is imported.
+    # Threads that spin while they wait slow down others: on a busy machine, a query took ten times
+    # as long. Torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host, read_settings
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     if save_folder is not None and not agents:
         raise UsageError("--save-folder is for assistants; add --agents")
@@ -163,7 +163,7 @@ def mcp(
         try:
             await serve_stdio(engine, save_folder)
         except asyncio.CancelledError:
-            # A thread that waits for standard input would keep the process.
+            # A thread that reads standard input would keep the process alive.
             print_line("interrupted", is_error=True)
             end_process(INTERRUPTED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from eaglenet.cli.options import (
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.registry import imported_modules
-from eaglenet.core.settings import option
+from eaglenet.core.settings import differences, option, to_plain
 from eaglenet.core.text import escape_line, pluralize
 from eaglenet.models.files import WHOLE_MODEL
 
@@ -267,7 +268,8 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
     approximate = ", ".join(name for name in axes["methods"] if METHODS[name].is_approximate)
     lines += ["", f"METHOD (approximate, from abstracts: {approximate})"]
-    lines += _wrap_names(axes["methods"])
+    names = textwrap.wrap(", ".join(axes["methods"]), 94, break_on_hyphens=False)
+    lines += [f"  {line}" for line in names]
     data = {
         name: f"{entry['title']}: {_list_towers(entry['towers'])}"
         for name, entry in axes["data"].items()
@@ -300,18 +302,8 @@ def _list_towers(towers: Iterable[str]) -> str:
     return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
 
 
-def _wrap_names(names: Iterable[str], width: int = 96) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ",
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
 def difference_lines(experiment: Experiment) -> list[str]:
     """List the settings that differ from the defaults of the method and of training, and notes."""
-    from eaglenet.core.settings import differences, to_plain
     from eaglenet.methods import METHODS
     from eaglenet.research.data.sources import DataChoice
     from eaglenet.research.training.config import TrainingConfig

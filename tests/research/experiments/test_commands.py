@@ -371,7 +371,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     from eaglenet.research.experiments.campaign import (
         Trial,
         campaign_table,
-        reasons,
+        cannot_run_lines,
         run_campaign,
         write_report,
     )
@@ -382,7 +382,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
     assert "frozen features" in rows[0].cannot_run
     assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
-    assert "frozen features" in reasons(rows)[0]
+    assert "frozen features" in cannot_run_lines(rows)[0]
     write_report(tmp_path / "new", "compare", "title", rows, split="val")
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
@@ -458,9 +458,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(SystemExit) as left:
         main()
-    assert left.value.code == 1
+    assert left.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "expected a folder" in line
+    assert "is not a folder" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
@@ -502,7 +502,7 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_p
     assert metrics["t2v"] == record["t2v"]
     assert metrics["v2t"] == record["v2t"]
     assert "dual_softmax" in metrics
-    with pytest.raises(EagleNetError, match=r"end in \.npy"):
+    with pytest.raises(EagleNetError, match=r"ends in \.npy"):
         invoke(*evaluate, tmp_path / "sim.csv")
 
 

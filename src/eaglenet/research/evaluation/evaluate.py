@@ -30,7 +30,7 @@ from eaglenet.research.evaluation.postprocessing import (
     Direction,
     hub_bias,
     sinkhorn_levels,
-    typical_sentences,
+    typical_texts,
 )
 from eaglenet.scoring import score_all
 
@@ -71,11 +71,11 @@ def format_result(record: dict[str, Any]) -> str:
         f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
     )
     if "noise" in record:
-        mean, spread = record["noise"]["mean"], record["noise"]["std"]
+        mean, deviation = record["noise"]["mean"], record["noise"]["std"]
         lines.append(
             f"over {len(record['noise']['seeds'])} noise seeds [{record['protocol']}]  "
-            f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {spread['t2v']['R@1']:.2f}  "
-            f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {spread['v2t']['R@1']:.2f}"
+            f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {deviation['t2v']['R@1']:.2f}  "
+            f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {deviation['v2t']['R@1']:.2f}"
         )
     if "hubness" in record:
         recalls = _format_recalls(record["hubness"]["t2v"])
@@ -100,7 +100,7 @@ def _format_recalls(row: Mapping[str, Any]) -> str:
 
 PAIR_NOISE_NOTE = "each pair has its own candidate noise, as in the authors' evaluation"
 MAX_NAMES = 20
-"""Missing videos that a result names; it counts all of them."""
+"""Largest number of missing videos that a result lists by name; it counts all of them."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,8 @@ class Timings:
 
 @dataclass(frozen=True)
 class NoiseSpread:
+    """Metrics with each seed of the evaluation noise."""
+
     seeds: tuple[int, ...]
     metrics: tuple[Metrics, ...]
 
@@ -200,8 +202,8 @@ def evaluate(
         sinkhorn_bank: batches of training texts and of training videos, to rank again with Sinkhorn
             offsets (UCoFiA; one process only).
         process: this process, if several evaluate together. ``texts`` and ``videos`` are then its
-            part of the split; all processes return the metrics of the whole split.
-        progress: called with the number of scores computed.
+            part of the split, and every process returns the metrics of the whole split.
+        progress: called with the number of scores computed so far.
 
     Raises:
         NonFiniteError: features or scores are NaN or infinite.
@@ -244,7 +246,7 @@ def evaluate(
             noise = _noise_spread(method, rank, options)
         hubness = None
         if options.hubness:
-            bank_texts = options.hubness_bank or typical_sentences()
+            bank_texts = options.hubness_bank or typical_texts()
             bank_batches = _batches(method, bank_texts, options.text_batch)
             hubness_text = _encode(method, bank_batches, target_device, options.precision, None)
             scores = score_all(

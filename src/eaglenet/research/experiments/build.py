@@ -1,4 +1,4 @@
-"""Build and check what an experiment needs: encoder, method and data; estimate its cost."""
+"""Build and check the encoder, method and data of an experiment, and estimate its cost."""
 
 from __future__ import annotations
 
@@ -147,7 +147,10 @@ def check_data(data: DataChoice) -> None:
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Score one blank pair; raise if its sizes do not fit the model, before videos are decoded."""
+    """Score one blank pair; raise if its sizes do not fit the model.
+
+    This happens before videos are decoded.
+    """
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(
@@ -176,7 +179,7 @@ def load_source(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Source:
-    """Open one split; frames that are missing in ``cache`` are decoded into it."""
+    """Open a split; frames that are not in ``cache`` are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
         return open_video_features(data, split, OpenContext(method, cache, device, progress))

@@ -53,7 +53,7 @@ def evaluate_run(
     """Evaluate the selected model of a run on a split, or on a features folder.
 
     split: see :func:`evaluated_split`. frames: see :func:`evaluate_model`. The precision ``auto``
-    is that of training.
+    is ``fp16`` after training with fp16 weights, and ``fp32`` otherwise.
     """
     experiment, method = load_run(folder)
     is_choice = experiment.training.chooses_epoch
@@ -135,8 +135,8 @@ def evaluate_model(
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was built for.
 
-    data_options: arguments of the dataset's loader, such as ``video_folders``. frames: changes
-    ``name=value`` of the model's ``FrameSpec``; the result has a note on each.
+    data_options: arguments of the dataset's loader, such as ``video_folders``. frames: changes to
+    the model's ``FrameSpec`` as ``name=value``; the result has a note on each.
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
@@ -172,7 +172,7 @@ def dataset_source(
     world: World,
     progress: Progress | None = None,
 ) -> Source:
-    """Open a split with the frames of the model, or a whole folder that has no splits."""
+    """Open a split with the frames of the model, or a whole folder of data without splits."""
     spec = SOURCES[dataset]
     max_words = method.habits.max_words or spec.max_words
     max_words = min(method.encoder.context_length or max_words, max_words)
@@ -201,8 +201,8 @@ def export_features(
 ) -> Source:
     """Encode a split with the towers of a model into the new features folder ``output``.
 
-    experts: further models by name, whose features of the frames are added. words: add token
-    features, token ids and graphs of the texts, as ``experts`` does too.
+    experts: further models, by name; their features of the frames are added. words: add token
+    features, token ids and graphs of the texts, which ``experts`` adds too.
     """
     output = Path(output).expanduser()
     if output.exists():

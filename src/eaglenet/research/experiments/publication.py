@@ -39,9 +39,9 @@ def find_model(folder: Path) -> Path:
 
 
 def model_card(folder: Path, repository: str, licence: str = "") -> str:
-    """Write the model card: metadata for the hub, usage, training and recalls, as Markdown.
+    """Return the model card as Markdown: metadata for the hub, usage, training and recalls.
 
-    A value of a file cannot add a line to it, such as one of the metadata.
+    Values read from files are escaped, so that they cannot add a line, such as one of metadata.
     """
     folder = folder.expanduser()
     config_path = find_model(folder) / CONFIG
@@ -106,7 +106,7 @@ def _tower_name(experiment: Mapping[str, Any]) -> str:
 
 
 def _base_model(source: str) -> str:
-    """Return the hub id of the model that a run started from; "" for a folder."""
+    """Return the hub id of the model that a run started from; empty for a folder."""
     identifier, _ = split_revision(split_st_name(HUB_IDS.get(source, source))[0])
     is_folder = Path(identifier).expanduser().exists()
     return identifier if is_hub_id(identifier) and not is_folder else ""
@@ -168,7 +168,7 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _name_file(path: Path) -> Iterator[None]:
-    """Turn errors about the content of a file into one that names the file."""
+    """Turn errors about the content of a file into a ``UsageError`` that names the file."""
     try:
         yield
     except KeyError as error:
