@@ -239,7 +239,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"no option 'works'; did you mean 'workers'\?"):
+    with pytest.raises(UsageError, match=r"no option 'works' \(did you mean 'workers'\?\)"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
 
 
@@ -303,3 +303,30 @@ def test_frames_of_an_array_are_chosen_as_in_a_file(
     frames = np.zeros((30, 8, 8, 3), np.uint8)
     assert clips_of([frames], spec).seconds[0].tolist() == many
     assert clips_of([frames[:2]], spec).seconds[0].tolist() == few
+
+
+def test_a_model_prints_as_a_line_and_its_towers_as_modules() -> None:
+    """A notebook shows the value of a cell: of a torch module, all modules."""
+    model = eaglenet.load("small")
+    text = repr(model)
+    assert len(text) < 200
+    assert "\n" not in text
+    weights = sum(value.numel() for value in model.parameters())
+    for fact in ("'small'", "clip4clip", "compact", f"{weights / 1e6:.1f} M", "English", "168"):
+        assert fact in text
+    assert "Linear" in repr(model.encoder)
+    assert repr(model.tokenize(["a dog", "a cat"])).startswith("Tokens(ids: int64 [2, ")
+
+
+def test_options_and_queries_print_what_was_set(tmp_path: Path) -> None:
+    from PIL import Image
+
+    options = eaglenet.SearchOptions(eaglenet.Filters(path="*.mov", tags=["sea"]), literal=True)
+    filters = "Filters(path='*.mov', tags=('sea',))"
+    assert repr(options) == f"SearchOptions(filters={filters}, literal=True)"
+    assert repr(eaglenet.SearchOptions()) == "SearchOptions()"
+    assert repr(eaglenet.Query("a dog", negatives=["a cat"])) == (
+        "Query(text='a dog', negatives=('a cat',))"
+    )
+    assert repr(eaglenet.Query(image=Image.new("RGB", (2, 2)))).startswith("Query(image=<PIL")
+    assert "clip4clip, " in repr(eaglenet.METHODS)

@@ -1,14 +1,18 @@
 """What cannot work is told in one line before a model is loaded, which takes seconds."""
 
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import EagleNetError
+from eaglenet.cli.options import check_output_file, check_output_folder
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.search import torch_model as model
+from eaglenet.search.engine import Engine
 
 runner = CliRunner()
 
@@ -70,3 +74,98 @@ def test_index_refuses_an_impossible_store_before_loading_a_model(
     assert told in str(result.exception)
     assert "loading" not in result.stderr
     assert (tmp_path / "videos" / "a.mp4").read_bytes() == b"of a user"
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "told"),
+    [
+        ("--save-timeline", "list.foo", "unknown format; use a name that ends in .edl, .fcpxml"),
+        ("--save-timeline", "list", "unknown format"),
+        ("--save-reel", "reel.avi", "use a name that ends in .mp4"),
+        ("--save-sheet", "sheet.svg", "use a name that ends in .png, .jpg or .jpeg"),
+        ("--save-sheet", "none/sheet.png", "there is no folder"),
+        ("--html", "none/page.html", "there is no folder"),
+        ("--html", "file/page.html", "is not a folder"),
+        ("--html", "folder", "is a folder"),
+        ("--save-clips", "file/clips", "is not a folder"),
+        ("--save-clips", "file", "is not a folder"),
+    ],
+)
+def test_search_refuses_an_impossible_file_before_searching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, name: str, told: str
+) -> None:
+    (tmp_path / "file").write_text("of a user")
+    (tmp_path / "folder").mkdir()
+
+    def open_engine(*_: object) -> None:
+        raise AssertionError("a store was opened")
+
+    monkeypatch.setattr(Engine, "open", open_engine)
+    before = sorted(tmp_path.rglob("*"))
+    result = runner.invoke(app, ["search", "a dog", option, str(tmp_path / name)])
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_search_refuses_an_unknown_form_of_clips_before_searching(tmp_path: Path) -> None:
+    options = ["--store", str(tmp_path), "--save-clips", str(tmp_path), "--save-as", "avi"]
+    result = runner.invoke(app, ["search", "a dog", *options])
+    assert isinstance(result.exception, UsageError)
+    assert "use video, gif, sheet" in str(result.exception)
+
+
+def test_files_of_a_search_need_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt would not write them."""
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("eaglenet.cli.search.sys", terminal)
+    result = runner.invoke(app, ["search", "--html", str(tmp_path / "page.html")])
+    assert isinstance(result.exception, UsageError)
+    assert "nothing to search for" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["store", "export", "{}"],
+        ["train", "eaglenet", "--output", "{}"],
+        ["compare", "eaglenet", "--data", "demo", "--output", "{}"],
+        ["report", "runs", "--output", "{}"],
+        ["convert", "checkpoint.pt", "{}"],
+        ["demo", "--output", "{}"],
+        ["data", "cache", "folder", "--root", "root", "--output", "{}"],
+        ["evaluate", "run", "--output", "{}.json"],
+        ["evaluate", "run", "--scores", "{}.npy"],
+        ["store", "transcript", "a.mp4", "--save", "{}.srt"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_commands_refuse_what_cannot_be_written_before_they_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("of a user")
+    place = str(tmp_path / "file" / "new")
+    result = runner.invoke(app, [word.format(place) for word in command])
+    assert isinstance(result.exception, UsageError)
+    assert f"cannot be written: {tmp_path / 'file'} is not a folder" in str(result.exception)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        for check in (check_output_file, check_output_folder):
+            with pytest.raises(UsageError, match="no permission"):
+                check(tmp_path / "new")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_what_can_be_written_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "old.MP4").write_bytes(b"")
+    for name in ("old.MP4", "new.mp4"):
+        check_output_file(tmp_path / name, (".mp4",))
+    check_output_file(Path("relative.txt"))
+    check_output_folder(tmp_path / "a" / "b" / "c")
+    check_output_folder(Path("relative/folder"))

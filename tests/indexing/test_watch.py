@@ -123,6 +123,11 @@ def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
         app, [*command, "--read-text", "--listen", "tiny", "--follow-links"]
     )
     assert result.exit_code == 0, result.output
+    # The first report may take minutes.
+    before, _, _ = result.output.partition("1/2 files, 3 clips")
+    assert before.startswith(f"watching {tmp_path} for the store {tmp_path / 'store'}; stop with")
+    assert "new store with the model small" in before
+    assert before.endswith("looking for videos\n")
     assert "1/2 files, 3 clips" in result.output
     assert "indexed /films/a\\x1b.mp4\n" in result.output
     assert result.output.endswith("has everything indexed so far\n")

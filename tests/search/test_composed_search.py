@@ -229,4 +229,12 @@ def test_a_sequence_among_few_files_has_no_confidence(measured: Engine) -> None:
     hits = measured.search('"blue ball" then "red car"', k=3, path="[12].mp4")
     assert [hit.confidence for hit in hits] == [None, None]
     assert hits.notice == "confidence was not measured for so few files (2; it needs 3)"
+    # Three files, one of them with frames for so many steps.
+    query = " then ".join(['"red car"'] * (FRAMES + 1))
+    few = measured.search(query, k=3)
+    assert [hit.confidence for hit in few] == [None]
+    notice = "confidence was not measured: fewer than 3 files have such a sequence"
+    assert few.notice == notice
+    strict = measured.search(query, k=3, min_confidence=0.5)
+    assert (list(strict), strict.notice) == ([], notice)
     assert measured.search("red car", path="[12].mp4")[0].confidence is not None

@@ -92,10 +92,38 @@ def test_a_quoted_name_with_spaces_is_a_file_if_it_exists(tmp_path: Path) -> Non
     query = parse('"a dog" + 2: my pool.mp4 then "a cat"', folder=tmp_path)
     assert isinstance(query, TemporalQuery)
     assert query.steps[0].parts[1].query.video == tmp_path / "my pool.mp4"
-    assert parse('"a dog" + my pool.mp4').parts[1].query.text == "my pool.mp4"
-    query = parse('"a dog" + "other pool.mp4"', folder=tmp_path)
-    assert isinstance(query, ComposedQuery)
-    assert query.parts[1].query.text == "other pool.mp4"
+    (tmp_path / "now then - or never.GIF").touch()
+    for text in ('"a dog" + "2: my pool.mp4"', '"a dog" - "now then - or never.GIF"'):
+        query = parse(text, folder=tmp_path)
+        assert isinstance(query, ComposedQuery)
+        assert query.parts[1].query.video is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["my pool.jpg", "pool.MP4", "./pool.heic", "sub/my pool.gif", "2: pool.mov", "a song.mp3"],
+)
+@pytest.mark.parametrize("form", ['"a dog" + "{}"', '"a dog" + {}', '"{}" then "a cat"'])
+def test_a_part_that_names_no_file_is_refused(tmp_path: Path, name: str, form: str) -> None:
+    with pytest.raises(UsageError, match="no such file; to search for a text, leave out"):
+        parse(form.format(name), folder=tmp_path)
+    with pytest.raises(UsageError, match="files cannot be named here"):
+        parse(form.format(name))
+    text = form.format(name)
+    assert parse(text, folder=tmp_path, is_literal=True) == Query(text)
+
+
+def test_an_audio_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bark.mp3").touch()
+    with pytest.raises(UsageError, match=r"'bark.mp3' is an audio file"):
+        parse('"a dog" + bark.mp3', folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["a sign that says exit.", "mp4", "version 1.2", "node.js", ".jpg"]
+)
+def test_other_names_stay_texts(tmp_path: Path, text: str) -> None:
+    assert parts_of(parse(f'"a dog" + "{text}"', folder=tmp_path))[1] == (1.0, text)
 
 
 @pytest.mark.parametrize(
@@ -226,8 +254,6 @@ def test_the_examples_of_the_page_mean_the_same_everywhere(
     for text in examples:
         (typed,) = make_queries([text], None, {})
         kinds.append(type(typed).__name__)
-        if "dog.jpg" in text:
-            continue  # For a service, which reads no files, it is a text in quotation marks.
         if ".jpg" in text:
             with pytest.raises(UsageError, match="files cannot be named here"):
                 _parse_query(text)

@@ -26,11 +26,11 @@ def test_replaces_options_and_filters_by_name() -> None:
 
 
 def test_unknown_options_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"option colour, size \(known: k, .*after, .*shortlist"):
+    with pytest.raises(UsageError, match=r"option 'colour', 'size'; known: k, .*after, .*short"):
         SearchOptions().replace({"size": 1, "colour": "red", "path": "x"})
-    with pytest.raises(UsageError, match=r"option aftr; did you mean 'after'\? "):
+    with pytest.raises(UsageError, match=r"option 'aftr' \(did you mean 'after'\?\); "):
         SearchOptions().replace({"aftr": "2023-07-01"})
-    with pytest.raises(UsageError, match=r"option limit; did you mean 'k'\? "):
+    with pytest.raises(UsageError, match=r"option 'limit' \(did you mean 'k'\?\); "):
         SearchOptions().replace({"limit": 3})
 
 
@@ -40,11 +40,22 @@ def test_unknown_options_are_refused() -> None:
         (
             SearchOptions,
             {"k": 1},
-            r"SearchOptions has no field 'k'; .*engine\.search\(query, k=10\)",
+            r"SearchOptions has no field 'k' \(.*engine\.search\(query, k=10\)\); known: filters, ",
         ),
         (SearchOptions, {"path": "x"}, r"SearchOptions\(filters=Filters\(path=\.\.\.\)\)"),
-        (SearchOptions, {"shortlst": 3}, r"did you mean 'shortlist'\? \(fields: filters, "),
-        (Filters, {"colour": "red"}, r"Filters has no field 'colour' \(fields: "),
+        (SearchOptions, {"shortlst": 3}, r"'shortlst' \(did you mean 'shortlist'\?\); known: "),
+        (
+            SearchOptions,
+            {"k": 3, "foo": 1, "shortlst": 3},
+            r"'k' \(.*\), 'foo', 'shortlst' \(did you mean 'shortlist'\?\); known: ",
+        ),
+        (Filters, {"colour": "red"}, r"Filters has no field 'colour'; known: path, "),
+        (Filters, {"taggs": "a", "literal": 1}, r"'taggs' \(.*'tags'\?\), 'literal' \(it b"),
+        (
+            Query,
+            {"txt": "a", "k": 1},
+            r"no field 'txt' \(.*'text'\?\), 'k'; known: text, ",
+        ),
     ],
 )
 def test_unknown_fields_are_refused_with_advice(kind: type, fields: dict, message: str) -> None:

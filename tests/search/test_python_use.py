@@ -76,7 +76,7 @@ def test_nothing_is_left_open(store_folder: Path) -> None:
 
 
 def test_an_engine_and_hits_print_as_people_read_them(engine: Engine) -> None:
-    assert repr(engine) == f"<Engine of {engine.location}>"
+    assert repr(engine) == f"<Engine of {engine.location}: 18 clips, model 'bag'>"
     hits = engine.search("red", k=2)
     lines = repr(hits).splitlines()
     assert [line.split()[0] for line in lines] == ["1.", "2."]
@@ -123,8 +123,26 @@ def test_hits_become_a_data_frame(engine: Engine) -> None:
     assert list(frame["clip_id"]) == [hit.clip_id for hit in hits]
     assert list(HitList().to_pandas().columns) == COLUMNS
     # Without a value too: a mean of numbers that are all missing is NaN, not an error.
-    assert (frame["confidence"].dtype, frame["recorded"].dtype) == ("float64", "float64")
+    assert (frame["confidence"].dtype, frame["latitude"].dtype) == ("float64", "float64")
     assert HitList().to_pandas()["confidence"].dtype == "float64"
+
+
+def test_tables_have_the_time_of_a_recording() -> None:
+    """A number of seconds would have to be converted, with a guess at its zone."""
+    pandas, pyarrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    dated = replace(HOSTILE, metadata={"recorded": 1689350531.2504})
+    hits = HitList([dated, replace(HOSTILE, metadata={"recorded": None})])
+    expected = datetime(2023, 7, 14, 16, 2, 11, 250_000, tzinfo=UTC)
+    column = hits.to_pandas()["recorded"]
+    assert column[0] == pandas.Timestamp(expected)
+    assert column[0].tz_convert("Asia/Tokyo").hour == 1
+    assert pandas.isna(column[1])
+    assert hits.to_arrow()["recorded"].to_pylist() == [expected, None]
+    kinds = {HitList(each).to_pandas()["recorded"].dtype for each in ([], hits[1:], hits[:1])}
+    assert list(map(str, kinds)) == ["datetime64[ms, UTC]"]
+    types = {HitList(each).to_arrow()["recorded"].type for each in ([], hits[1:], hits[:1])}
+    assert types == {pyarrow.timestamp("ms", "UTC")}
+    assert hits.to_rows()[0]["recorded"] == 1689350531.2504
 
 
 def test_a_missing_table_library_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,13 +118,6 @@ def test_says_that_paths_contain_the_text(world: Path) -> None:
         assert hints(*options) == []
 
 
-def test_results_are_printed_although_a_file_cannot_be_written(world: Path, tmp_path: Path) -> None:
-    command = ["search", "car", "--store", str(world / "store"), "--save-timeline"]
-    result = runner.invoke(app, [*command, str(tmp_path / "list.unknown")])
-    assert isinstance(result.exception, UsageError)
-    assert "blue.mp4" in result.stdout
-
-
 def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:
     command = ["search", "-", "--store", str(world / "store"), "--json", "-k", "1"]
     result = runner.invoke(app, command, input="red car\nblue\n")
@@ -406,7 +399,8 @@ def test_reports_an_interrupt(
     monkeypatch.setattr(main, "app", interrupted)
     monkeypatch.setattr("sys.argv", ["eaglenet", name])
     monkeypatch.setattr(main.ShortCommand, "is_running", is_short)
-    monkeypatch.setattr(main, "end_short_command", sys.exit)  # it would end this process
+    # It would end this process.
+    monkeypatch.setattr(main, "end_process", lambda code, error=None: sys.exit(code))
     with pytest.raises(SystemExit) as leaving:
         main.main()
     assert leaving.value.code == 130

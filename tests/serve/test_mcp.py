@@ -271,7 +271,7 @@ def test_wrong_arguments_are_explained(engine: Engine) -> None:
         ("search_moments", {"query": "a", "k": "many"}, "k should be a valid integer"),
         ("search_moments", {"query": "a", "search_in": ["x"]}, "search_in.0 should be 'visual'"),
         ("search_moments", {"query": "a", "limit": 3}, "has no argument 'limit'; it has query, k"),
-        ("similar", {"clip_id": "../x"}, "clip_id should be a clip id, as search results have it"),
+        ("similar", {"clip_id": "../x"}, "clip_id should be a clip id from search results"),
         ("search", {}, "there is no tool 'search'; there are search_moments, similar"),
     ):
         with pytest.raises(ToolError) as caught:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("mcp")
 from eaglenet.cli.main import app
+from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, Part, parse
 from eaglenet.search.query import Query
@@ -120,3 +121,37 @@ def test_objects_and_uploads_that_mean_nothing_are_refused(engine: Engine, clip_
             "steps"
         ]
         assert len(steps) == 2
+
+
+def test_a_name_of_no_file_is_told_everywhere(
+    demo: DemoStore, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a part of a query it is refused; alone it is a text, which may be written on a screen."""
+    monkeypatch.chdir(tmp_path)
+    part, alone = '"a fox" + "my nofile.jpg"', '"my nofile.jpg"'
+    notice = "'my nofile.jpg' was read as a text: no file of this name is indexed"
+    command = ["search", "--store", str(demo.folder)]
+    refused = CliRunner().invoke(app, [*command, part])
+    assert "'my nofile.jpg': no such file" in str(refused.exception)
+    assert notice in CliRunner().invoke(app, [*command, alone]).stderr
+    (tmp_path / "my nofile.jpg").touch()
+    advice = f"{notice}; search with this file: --image 'my nofile.jpg'"
+    assert advice in CliRunner().invoke(app, [*command, alone]).stderr
+    with pytest.raises(UsageError, match=r"Query\(image=...\)"):
+        engine.search(part)
+    assert engine.search(alone).notice == notice
+    assert engine.search(alone, literal=True).notice == ""
+
+    async def ask(client: Any) -> None:
+        assert "files cannot be named" in await refusal(client, "search_moments", query=part)
+        assert notice in (await call(client, "search_moments", query=alone))["note"]
+
+    with service(engine, token=TOKEN) as url:
+        over_http(url, ask)
+    with TestClient(create_app(engine, Settings()), base_url="http://localhost") as http:
+        answer = http.get("/api/search", params={"q": part})
+        assert answer.status_code == 400
+        assert "files cannot be named" in answer.text
+        assert http.get("/api/search", params={"q": alone}).json()["note"] == notice
+    name = Path(engine.search("a dog", k=1)[0].path).name
+    assert engine.search(name).notice == ""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chromium import BROWSER, Running, Watched, keep, wait_until
@@ -161,6 +162,68 @@ def test_similar_moments_show_the_chosen_one(browser: object, address: str, tmp_
     assert page.input_value("#query") == "a red ball"
     assert tab.problems == []
     tab.context.close()
+
+
+def test_old_results_do_not_stay_under_a_new_heading(
+    browser: object, address: str, engine: Engine, tmp_path: Path
+) -> None:
+    """An upload may take seconds; the cards before it answer another query."""
+    picture = tmp_path / "seen.jpg"
+    picture.write_bytes(engine.thumbnail(engine.search("red", k=1)[0].clip_id))
+    tab = Watched(browser, address, **WIDE)
+    page = tab.page
+    page.goto("/?q=blue")
+    page.wait_for_selector("button.card")
+    held: list[Any] = []
+    page.route("**/api/search/image*", lambda route: held.append(route))
+    page.set_input_files("#image-file", picture)
+    wait_until(page, "document.querySelector('#heading').textContent.includes('like an image')")
+    wait_until(page, "!document.querySelector('button.card')")
+    assert page.locator("#results .waiting").count() > 0
+    assert page.locator("#results").get_attribute("aria-busy") == "true"
+    keep(page, "page_waiting.png", tmp_path)
+    held[0].continue_()
+    page.wait_for_selector("button.card")
+    assert page.locator("#results .waiting").count() == 0
+    # More of the same results does not take away those that are shown.
+    page.evaluate("document.querySelector('#more').hidden = false")
+    page.click("#more")
+    wait_until(page, "document.querySelector('#status').textContent.startsWith('Searching')")
+    page.wait_for_timeout(600)
+    assert page.locator("button.card").count() > 0
+    page.unroute_all()
+    assert tab.problems == []
+    tab.context.close()
+
+
+def test_a_moment_that_is_the_whole_file_has_no_mark(browser: object, address: str) -> None:
+    """Beside the slider it looked like a second slider."""
+    tab = Watched(browser, address, **WIDE)
+    page = tab.page
+    page.route("**/api/search?*", lambda route: _answer_with_moment(route, 0.0, 1.0))
+    page.goto("/?q=a+red+ball")
+    page.locator("button.card").first.click()
+    page.wait_for_selector("#strip button[aria-current]")
+    assert page.locator("#place").is_visible()
+    assert page.locator("#marks").is_hidden()
+    page.unroute_all()
+    page.route("**/api/search?*", lambda route: _answer_with_moment(route, 0.2, 0.6))
+    page.goto("/?q=a+red+ball")
+    page.locator("button.card").first.click()
+    page.wait_for_selector("#strip button[aria-current]")
+    assert page.locator("#marks").is_visible()
+    page.unroute_all()
+    tab.context.close()
+
+
+def _answer_with_moment(route: Any, start: float, end: float) -> None:
+    """Pass a search on, and move the moment of its first hit; in shares of its duration."""
+    answer = route.fetch()
+    body = answer.json()
+    body["hits"] = [next(hit for hit in body["hits"] if hit["duration"])]
+    hit = body["hits"][0]
+    hit["moment"] |= {"start": start * hit["duration"], "end": end * hit["duration"]}
+    route.fulfill(response=answer, json=body)
 
 
 @pytest.mark.slow

@@ -99,6 +99,28 @@ def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: S
         httpx.get(f"{service.address}health")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_image_tower_and_a_decoder_are_ready_before_the_first_upload(store: Path) -> None:
+    """Otherwise the first search with an image waited seconds for both."""
+    made = Service(store, "--allow-uploads")
+    try:
+        maps = Path(f"/proc/{made.process.pid}/maps")
+        end = time.monotonic() + 60
+        while not ("onnxruntime" in maps.read_text() and descendants(made.process.pid)):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    finally:
+        made.end(signal.SIGTERM)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_service_without_uploads_loads_no_image_tower(service: Service) -> None:
+    with httpx.Client(base_url=service.address) as client:
+        assert client.get("/api/search", params={"q": "red"}).status_code == 200
+    time.sleep(1)
+    assert "onnxruntime" not in Path(f"/proc/{service.process.pid}/maps").read_text()
+
+
 def slow_jpeg() -> bytes:
     """A JPEG with thousands of scans, each of which a decoder applies to the whole image."""
     buffer = io.BytesIO()

@@ -95,6 +95,59 @@ def test_avif_is_read_whole(tmp_path: Path, picture: np.ndarray) -> None:
     assert_alike(open_image(path), picture)
 
 
+SPARE_TAG = 0x0103
+"""Like the orientation a number of 16 bits, which writers copy and nothing reads."""
+
+
+def rename_tag(content: bytes, old: int, new: int) -> bytes:
+    """Rename a tag of EXIF in little or big endian."""
+    for order in ("little", "big"):
+        rest = (3).to_bytes(2, order) + (1).to_bytes(4, order)
+        content = content.replace(old.to_bytes(2, order) + rest, new.to_bytes(2, order) + rest)
+    return content
+
+
+def write_turned(
+    path: Path, picture: np.ndarray, orientation: int, *, with_boxes: bool, with_exif: bool
+) -> None:
+    """Write HEIC or AVIF that is turned by `irot` and `imir`, by EXIF, or by both."""
+    exif = Image.Exif()
+    if with_boxes:
+        exif[ORIENTATION] = orientation
+    if with_exif:
+        exif[SPARE_TAG] = orientation
+    Image.fromarray(np.ascontiguousarray(picture)).save(path, exif=exif.tobytes())
+    # Writers make boxes of the orientation, and may leave it in EXIF.
+    content = rename_tag(path.read_bytes(), ORIENTATION, 0x0104)
+    path.write_bytes(rename_tag(content, SPARE_TAG, ORIENTATION))
+
+
+@pytest.mark.parametrize("orientation", STORED)
+@pytest.mark.parametrize("suffix", [".heic", ".avif"])
+def test_the_boxes_of_heic_and_avif_turn_an_image_and_exif_does_not(
+    tmp_path: Path, picture: np.ndarray, suffix: str, orientation: int
+) -> None:
+    """As the standard says and browsers do; phones write both, which must not turn twice."""
+    if suffix == ".heic":
+        pytest.importorskip("pillow_heif")
+    if not {"HEIF" if suffix == ".heic" else "AVIF"} & set(images.image_formats()):
+        pytest.skip("this build cannot read the format")
+    small = picture[::8, ::8]
+    stored = STORED[orientation](small)
+    path = tmp_path / f"photo{suffix}"
+    for with_exif in (False, True):
+        write_turned(path, stored, orientation, with_boxes=True, with_exif=with_exif)
+        assert_alike(open_image(path), small)
+        assert (probe(path).width, probe(path).height) == (small.shape[1], small.shape[0])
+        has_exif = rename_tag(path.read_bytes(), ORIENTATION, 0) != path.read_bytes()
+        assert has_exif == with_exif
+    write_turned(path, stored, orientation, with_boxes=False, with_exif=True)
+    assert b"irot" not in path.read_bytes()
+    assert b"imir" not in path.read_bytes()
+    assert rename_tag(path.read_bytes(), ORIENTATION, 0) != path.read_bytes()
+    assert_alike(open_image(path), stored)
+
+
 def test_a_missing_decoder_is_named(
     tmp_path: Path, picture: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

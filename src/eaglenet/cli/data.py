@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from eaglenet.cli.demo import demo_world
-from eaglenet.cli.options import AsJson, Device, argument, print_table
+from eaglenet.cli.options import AsJson, Device, argument, check_output_folder, print_table
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import show_progress
@@ -93,7 +93,7 @@ def check(
 def cache(
     dataset: Dataset,
     root: Root,
-    output: Path = option(..., "Write caches into this folder."),
+    output: Path = option(..., "Write caches into this folder.", check=check_output_folder),
     splits: list[str] | None = option(
         None, "Cache this split; default: train; repeatable.", name="--split"
     ),
@@ -169,19 +169,19 @@ def cache(
                 retry_skipped=retry,
                 progress=announce(""),
             )
-        skipped = {
-            video.video_id: frames.skipped.get(video.video_id, "not cached")
+        skipped_videos = {
+            video.video_id: frames.skip_reasons.get(video.video_id, "not cached")
             for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
-        num_cached = len(split) - len(skipped)
-        results[-1] |= {"cached": num_cached, "skipped": skipped, "bytes": frames.num_bytes}
+        num_cached = len(split) - len(skipped_videos)
+        results[-1] |= {"cached": num_cached, "skipped": skipped_videos, "bytes": frames.num_bytes}
         if not as_json:
             print(f"{split.name}: {num_cached:,} of {len(split):,} cached in {folder}")
-            for video_id, reason in list(skipped.items())[:MAX_REASONS]:
+            for video_id, reason in list(skipped_videos.items())[:MAX_REASONS]:
                 print(printable(f"  skipped {video_id}: {reason}"))
-            if len(skipped) > MAX_REASONS:
-                print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
+            if len(skipped_videos) > MAX_REASONS:
+                print(f"  and {len(skipped_videos) - MAX_REASONS} more; --json lists them all")
     if as_json:
         print(json.dumps(results, indent=2))
     if any(result.get("skipped") for result in results):
@@ -190,8 +190,6 @@ def cache(
 
 def show(report: CheckReport) -> None:
     """Print the report as a table, with the most common problems of each kind."""
-    from rich.markup import escape
-
     from eaglenet.research.data.records import VideoProblem
 
     header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
@@ -200,7 +198,7 @@ def show(report: CheckReport) -> None:
         problems = (split.missing, split.undecodable, split.left_out)
         counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
         cells.append([split.name, *(f"{count:,}" for count in counts)])
-    print_table(escape(printable(f"{report.dataset} in {report.root}")), header, cells)
+    print_table(printable(f"{report.dataset} in {report.root}"), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
@@ -221,7 +219,7 @@ def show(report: CheckReport) -> None:
         lines.append(f"error: {name}: {reason}")
     if not report.overlaps and not report.broken and len(report.splits) > 1:
         lines.append("no video is in two splits")
-    # Plain text: paths and ids may hold brackets that rich would take for markup.
+    # Plain text: paths and ids may contain brackets, which rich would read as markup.
     print(printable("\n".join(lines)))
 
 
@@ -237,7 +235,7 @@ def features(
     ),
     *,
     dataset: Dataset,
-    output: Path = option(..., "Write the features into this folder."),
+    output: Path = option(..., "Write the features into this folder.", check=check_output_folder),
     root: str = option("", "Read the dataset in this folder or file."),
     split: str = option("train", "Encode this split: train, val or test."),
     videos: VideoFolders = None,
@@ -282,7 +280,7 @@ def features(
 
 @data.command()
 def demo_experts(
-    output: Path = option(..., "Write the features into this folder."),
+    output: Path = option(..., "Write the features into this folder.", check=check_output_folder),
     split: str = option("train", "Make this split: train, val or test."),
     count: int = option(600, "Make this many clips.", min=2),
     seed: int = option(0, "Make the world of this seed."),
@@ -339,7 +337,7 @@ def check_features(root: Path, as_json: bool) -> None:
 
     split = load_expert_folder(root)
     missing_counts = {
-        name: int((packed.count == 0).sum()) for name, packed in sorted(split.experts.items())
+        name: int((expert.count == 0).sum()) for name, expert in sorted(split.experts.items())
     }
     content = {
         "dataset": "features",
@@ -352,7 +350,7 @@ def check_features(root: Path, as_json: bool) -> None:
         "max_frames": split.max_frames,
         "experts": split.expert_widths,
         "videos_missing_experts": missing_counts,
-        "words": {name: packed.values.shape[1] for name, packed in split.words.items()},
+        "words": {name: words.values.shape[1] for name, words in split.words.items()},
         "has_graphs": split.graphs is not None,
         "teachers": 0 if split.text_teachers is None else split.text_teachers.shape[1],
         "metadata": dict(split.metadata),
@@ -368,8 +366,8 @@ def check_features(root: Path, as_json: bool) -> None:
             for name, count in missing_counts.items()
         ),
         *(
-            f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"
-            for name, packed in split.words.items()
+            f"  words {name}: {words.values.shape[1]} wide, up to {words.max_count} per text"
+            for name, words in split.words.items()
         ),
     )
 
@@ -381,7 +379,9 @@ def frames(
         ..., "Read captions: people=FILE, machine=FILE or labels=FILE; repeatable."
     ),
     source: str = option(..., "Name the source of the images, e.g. coco."),
-    output: Path = option(..., "Write into this folder.", name="--output/-o"),
+    output: Path = option(
+        ..., "Write into this folder.", name="--output/-o", check=check_output_folder
+    ),
     size: int = option(192, "Scale frames to this side in pixels."),
     item: str = option("", "Take the item of an image from the group of this pattern."),
     halves: bool = option(False, "Split every image into two frames side by side."),

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
-from eaglenet.cli.options import AsJson, Device, argument
+from eaglenet.cli.options import AsJson, Device, argument, check_output_file
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
-from eaglenet.core.progress import show_progress
+from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option, read_assignments
 from eaglenet.core.text import escape_lines, pluralize
 
@@ -73,6 +73,7 @@ def evaluate(
         "Also write the scores, texts x videos, and SIM.videos.npy for `eaglenet metrics`.",
         metavar="SIM.npy",
         group="Scoring",
+        check=lambda path: check_output_file(path, (".npy",)),
     ),
     hubness: bool = option(
         False, "Also rank with hubness offsets (from 256 typical texts).", group="Scoring"
@@ -90,7 +91,9 @@ def evaluate(
         metavar="FILE",
     ),
     output: Path | None = option(
-        None, "Write the result as JSON; default for a run: RUN/evaluation-SPLIT.json."
+        None,
+        "Write the result as JSON; default for a run: RUN/evaluation-SPLIT.json.",
+        check=check_output_file,
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -103,17 +106,16 @@ def evaluate(
             raise UsageError("--moments scores a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
-    from eaglenet.indexing.hubness import read_text_file
-    from eaglenet.research.evaluation.metrics import EvaluationOptions
-    from eaglenet.research.experiments.evaluation import (
-        evaluate_model,
-        evaluate_run,
-        evaluated_split,
-    )
-    from eaglenet.research.experiments.runs import load_experiment
+    with show_progress(quiet=as_json), activity("loading PyTorch"):
+        from eaglenet.indexing.model import read_text_file
+        from eaglenet.research.evaluation.metrics import EvaluationOptions
+        from eaglenet.research.experiments.evaluation import (
+            evaluate_model,
+            evaluate_run,
+            evaluated_split,
+        )
+        from eaglenet.research.experiments.runs import load_experiment
 
-    if scores is not None and scores.suffix != ".npy":
-        raise UsageError(f"--scores {scores}: the file name must end in .npy")
     if from_hub is not None:
         if data or root or features or videos or settings:
             raise UsageError(
@@ -282,7 +284,8 @@ def metrics(
 
 def _print_table(record: dict[str, object]) -> None:
     names = ("R@1", "R@5", "R@10", "MdR", "MnR")
-    print(f"{record['texts']} texts x {record['videos']} videos")
+    texts, videos = (pluralize(int(str(record[name])), name[:-1]) for name in ("texts", "videos"))
+    print(f"{texts} x {videos}")
     print(f"{'':32}" + "".join(f"{name:>8}" for name in names))
     titles = {"t2v": "text-to-video", "v2t": "video-to-text"}
     for prefix, metrics in (

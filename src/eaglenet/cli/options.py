@@ -22,11 +22,12 @@ metavar  name of the value in the help
 min, max limits of a number
 type     type of the value, if it differs from the field
 parse    function that converts the text of the option to the value of the field
+check    function that refuses a wrong value before the command begins
 ======== =======================================================================================
 
 A ``tuple[X, ...]`` becomes a repeatable option. A field that is itself a dataclass is expanded. A
 parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives a dictionary of field values, for a
-dataclass that options alone cannot fill. Modules with such dataclasses must be quick to import: no
+dataclass that options alone cannot fill. Modules with such dataclasses must import quickly, without
 torch.
 """
 
@@ -35,8 +36,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -51,7 +53,59 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a setting: section.field=value; repeatable."),
 ]
-Output = Annotated[Path, typer.Option("--output", "-o", help="Write into this folder.")]
+
+
+def check_output_file(path: Path, suffixes: Sequence[str] = ()) -> None:
+    """Refuse a file that cannot be written, before the work whose result it would hold.
+
+    suffixes: the allowed endings of its name; empty: any.
+    """
+    if suffixes and path.suffix.lower() not in suffixes:
+        endings = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}" if suffixes[1:] else suffixes[0]
+        raise UsageError(f"{path}: unknown format; use a name that ends in {endings}")
+    # Unlike those of Path, these do not raise in folders that may not be entered.
+    if os.path.isdir(path):
+        raise UsageError(f"{path} is a folder; expected the name of a file")
+    if not os.path.exists(path):
+        _check_writable(path.parent, path)
+    elif not os.access(path, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: no permission")
+
+
+def check_output_folder(folder: Path) -> None:
+    """Refuse a folder that neither exists nor can be created, or that cannot be written to."""
+    existing = folder.expanduser().absolute()
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    _check_writable(existing, folder)
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    if not os.path.exists(folder):
+        raise UsageError(f"{path}: cannot be written: there is no folder {folder}")
+    if not os.path.isdir(folder):
+        raise UsageError(f"{path}: cannot be written: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: cannot be written: no permission to write into {folder}")
+
+
+def checked(check: Callable[[Any], None]) -> Callable[[Any], Any]:
+    """Return a callback of an option that refuses wrong values with ``check``."""
+
+    def callback(value: Any) -> Any:
+        if value is not None:
+            check(value)
+        return value
+
+    return callback
+
+
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", help="Write into this folder.", callback=checked(check_output_folder)
+    ),
+]
 Root = Annotated[
     str, typer.Option("--root", help="Read the dataset or the features in this folder or file.")
 ]
@@ -88,10 +142,10 @@ Variants = Annotated[
 ]  # fmt: skip
 
 
-def argument(help: str, default: Any = ..., *, metavar: str | None = None) -> Any:
+def argument(help: str, default: Any = ..., **metadata: Any) -> Any:
     """Declare a parameter of a command as an argument; without a default it is required."""
     return dataclasses.field(
-        default=default, metadata={"help": help, "metavar": metavar, "is_argument": True}
+        default=default, metadata={"help": help, "is_argument": True, **metadata}
     )
 
 
@@ -103,21 +157,35 @@ def root_setting(root: str) -> list[str]:
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
+    """Print a table; without lines and with one line per row where no terminal shows it."""
+    if not sys.stdout.isatty():
+        print("\n".join([title, *_plain_rows([header, *cells])]))
+        return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(header):
         table.add_column(
             name.replace(" ", "\n"), justify="left" if index == 0 else "right", no_wrap=True
         )
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console = Console()
     # A wrapped line is better than a number truncated to "13...".
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
+
+
+def _plain_rows(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        numbers = map(str.rjust, others, widths[1:])
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    return lines
 
 
 StoreName = Annotated[
@@ -282,6 +350,8 @@ def _make_option(
     if kind is bool and default is True:
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     details: dict[str, Any] = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
+    if "check" in metadata:
+        details["callback"] = checked(metadata["check"])
     if metadata.get("is_argument"):
         option = typer.Argument(**details)
     else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName, argument
+from eaglenet.cli.options import AsJson, StoreName, argument, check_output_file, check_output_folder
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -36,10 +36,10 @@ from eaglenet.core.hits import round_times
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
-from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
-from eaglenet.video.containers import VIDEO_SUFFIXES
+from eaglenet.video.containers import VIDEO_SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
@@ -56,6 +56,18 @@ NO_TRANSCRIPTS = (
 )
 
 
+def _check_timeline(path: Path) -> None:
+    from eaglenet.search.timelines import FORMATS
+
+    check_output_file(path, [f".{kind}" for kind in FORMATS])
+
+
+def _check_moment_format(format: str) -> None:
+    from eaglenet.video.saving import moment_extension
+
+    moment_extension(format)
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Options for printing, saving and playing results."""
@@ -64,31 +76,46 @@ class OutputOptions:
     open_best: bool = option(False, "Play the best result in mpv, vlc or a browser.", name="--open")
     thumbnails: bool = option(False, "Show images in terminals that support it.", group="Output")
     html: Path | None = option(
-        None, "Write a web page with images.", group="Output", metavar="FILE"
+        None,
+        "Write a web page with images.",
+        group="Output",
+        metavar="FILE",
+        check=check_output_file,
     )
     save_sheet: Path | None = option(
-        None, "Write a PNG image with frames of all results.", group="Output", metavar="FILE"
+        None,
+        "Write a PNG or JPEG image with frames of all results.",
+        group="Output",
+        metavar="FILE",
+        check=lambda path: check_output_file(path, (".png", ".jpg", ".jpeg")),
     )
     save_clips: Path | None = option(
-        None, "Save the moment of each result, with sound.", group="Output", metavar="FOLDER"
+        None,
+        "Save the moment of each result, with sound.",
+        group="Output",
+        metavar="FOLDER",
+        check=check_output_folder,
     )
     save_as: str = option(
         "video",
         "Save moments as video, gif or sheet (frames in rows).",
         group="Output",
         metavar="FORMAT",
+        check=_check_moment_format,
     )
     save_timeline: Path | None = option(
         None,
         "Write results for editors: .edl, .fcpxml, .xml, .otio, .csv, .m3u8 or .srt.",
         group="Output",
         metavar="FILE",
+        check=_check_timeline,
     )
     save_reel: Path | None = option(
         None,
         "Write the moments of all results as one MP4, with sound.",
         group="Output",
         metavar="FILE",
+        check=lambda path: check_output_file(path, (".mp4",)),
     )
     padding: float = option(
         1.0,
@@ -101,6 +128,13 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.save_as != "video" and self.save_clips is None:
             raise UsageError(f"--save-as {self.save_as} needs a folder: --save-clips FOLDER")
+
+    @property
+    def writes(self) -> list[str]:
+        """The options that write files."""
+        names = ("html", "save_sheet", "save_clips", "save_timeline", "save_reel")
+        used = [name for name in names if getattr(self, name) is not None]
+        return [f"--{name.replace('_', '-')}" for name in used]
 
 
 def search(
@@ -148,6 +182,7 @@ def search(
         and not source.keys() - {"negatives"}
         and sys.stdin.isatty()
         and not output.as_json
+        and not output.writes
     )
     typed_queries = (
         []
@@ -156,6 +191,8 @@ def search(
     )
     if captions is not None and not source.keys() & {"video", "clip_id"}:
         raise UsageError("--captions ranks captions for a video; add --video FILE or --similar ID")
+    if captions is not None and output.writes:
+        raise UsageError(f"{output.writes[0]} writes moments, not the captions of --captions")
     draw = _require_images() if output.thumbnails else None
     begin_short_command()
     decoder = None
@@ -241,7 +278,7 @@ def make_queries(
 
 
 def _clip_title(engine: Engine, query: AnyQuery) -> str:
-    """Name the clip of ``--similar`` by file and time, as ids say little to people."""
+    """Return the file and time of the clip of ``--similar``, because ids mean little to people."""
     if not isinstance(query, Query) or query.clip_id is None:
         return ""
     clip, files = engine.clip(query.clip_id)
@@ -361,7 +398,7 @@ def _report(
         moments = save_hits(
             engine, results, output.save_clips, padding=output.padding, form=output.save_as
         )
-    # Before files are written, which may fail.
+    # Printed before files are written, which may fail.
     if output.as_json:
         _print_json(results, moments, is_list=is_list)
     else:
@@ -454,12 +491,12 @@ def _print_notes(
     elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
-        # Of several queries with different dates, the one that searches most.
+        # Several queries may have different dates: report the one that searches most.
         num_searched = max(engine.num_searched(result.query, options) for result in results)
-        share = "" if num_searched == num_clips else f"{num_searched:,} of "
+        part = "" if num_searched == num_clips else f"{num_searched:,} of "
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
-        print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
+        print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
     if not as_json and len(results) == 1:
         _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
@@ -486,9 +523,7 @@ def _print_notes(
 
 
 def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
-    """Say that paths contain the text of a query without a likely hit."""
-    from eaglenet.search.options import Filters
-
+    """Print a hint if paths contain the text of a query that has no likely hit."""
     text = result.query.text if isinstance(result.query, Query) else None
     is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
     if not text or is_found or options.filters or any(char in text for char in "*?["):
@@ -505,6 +540,10 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
 def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
+        name = file_name_in(query)
+        if name and Path(name).is_file():
+            hint = f"; search with this file: --{'image' if is_image(name) else 'video'} "
+            hint += shell_quote(name)
         print_line(f"{hits.notice}{hint}", is_error=True)
 
 
@@ -536,8 +575,6 @@ def highlights(
     from eaglenet.search.engine import Engine
     from eaglenet.search.highlights import find_highlights
     from eaglenet.search.hits import SearchResult
-    from eaglenet.search.options import SearchOptions
-    from eaglenet.search.query import Query
 
     engine = Engine.open(store)
     hits = find_highlights(engine, k, filters)

@@ -24,8 +24,9 @@ from typing import Any, ClassVar, cast
 from eaglenet.core.errors import UsageError
 from eaglenet.search.dates import take_dates
 from eaglenet.search.query import MAX_CHARACTERS, QUOTED, Query, normalise_quotes
-from eaglenet.video.containers import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from eaglenet.video.containers import IMAGE_SUFFIXES, INDEXED_SUFFIXES
 
+AUDIO_SUFFIXES = frozenset({".mp3", ".wav", ".flac", ".m4a", ".aac", ".ogg", ".opus", ".wma"})
 MAX_PARTS = 16
 MAX_STEPS = 8
 MAX_WEIGHT = 100.0
@@ -91,7 +92,7 @@ class ComposedQuery(_FrameQuery):
 class TemporalQuery(_FrameQuery):
     """Steps that follow each other in one file.
 
-    within: longest time from a step to the next, in seconds; None: any.
+    within: longest time from one step to the next, in seconds; None: any.
     """
 
     steps: tuple[ComposedQuery, ...]
@@ -116,6 +117,16 @@ class TemporalQuery(_FrameQuery):
 
 
 AnyQuery = Query | ComposedQuery | TemporalQuery
+
+
+def file_name_in(query: AnyQuery) -> str:
+    """Return the plain text of a query if it looks like the name of a file, else ``""``.
+
+    >>> file_name_in(Query('"my photo.jpg"'))
+    'my photo.jpg'
+    """
+    name = query.text.strip('"') if isinstance(query, Query) and query.text else ""
+    return name if _is_file_name(name) else ""
 
 
 def parse(
@@ -148,10 +159,8 @@ def parse(
         remaining_text, dates = take_dates(normalise_quotes(text))
         return Query(remaining_text if dates else text, tuple(negatives), dates=dates)
     steps, within = _split_steps(tokens)
-    composed = tuple(_parse_step(step, folder) for step in steps)
-    if len(composed) > 1:
-        return TemporalQuery(composed, within)
-    return composed[0]
+    queries = tuple(_parse_step(step, folder) for step in steps)
+    return TemporalQuery(queries, within) if len(queries) > 1 else queries[0]
 
 
 @dataclass(frozen=True)
@@ -174,10 +183,10 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
         return [_Token(text)]  # As in `Query`, an unclosed quotation mark is plain text.
     tokens = []
     for match in _TOKEN.finditer(text):
-        quoted, _, word = match.groups()  # A distance concerns transcripts alone.
-        if quoted is not None:
-            is_file = _is_existing_file(quoted, folder)
-            tokens.append(_Token(quoted, is_quoted=True, is_reference=is_file))
+        phrase, _, word = match.groups()  # The distance matters for transcripts only.
+        if phrase is not None:
+            is_file = _is_existing_file(phrase, folder)
+            tokens.append(_Token(phrase, is_quoted=True, is_reference=is_file))
             continue
         weight = _WEIGHT.fullmatch(word)
         name = weight.group(2) if weight else word
@@ -187,7 +196,7 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
 
 
 def _is_file_name(name: str) -> bool:
-    return Path(name).suffix.lower() in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
+    return Path(name).suffix.lower() in INDEXED_SUFFIXES | AUDIO_SUFFIXES
 
 
 def _is_existing_file(name: str, folder: Path | None) -> bool:
@@ -308,12 +317,15 @@ def _parse_operand(tokens: Sequence[_Token], sign: int, folder: Path | None) -> 
         match = _WEIGHT.fullmatch(text)
         if match is not None and weight is None:
             weight, text = float(match.group(1)), match.group(2)
-        query = _parse_reference(text, folder) if tokens[0].is_reference else Query(text)
+        is_reference = tokens[0].is_reference or _is_file_name(text)
+        query = _parse_reference(text, folder) if is_reference else Query(text)
     elif _is_existing_file(name := " ".join(token.text for token in tokens), folder):
         query = _parse_reference(name, folder)
     else:
         if any(token.is_word("then", "within") for token in tokens):
             raise UsageError('put every step in quotation marks: "a" then "b" within 30s')
+        if _is_file_name(name):
+            _parse_reference(name, folder)  # Raises: there is no such file.
         # Plain words around a phrase: its quotation marks stay, so it must match exactly.
         query = Query(
             " ".join(f'"{each.text}"' if each.is_quoted else each.text for each in tokens)
@@ -328,16 +340,18 @@ def _parse_reference(name: str, folder: Path | None) -> Query:
         return Query(clip_id=name[len("clip:") :])
     if folder is None:
         raise UsageError(
-            f"{name!r:.80}: files cannot be named here; upload the image or video, or use "
-            "Query(image=...) in Python"
+            f"{name!r:.80}: files cannot be named here; upload the image or video (in Python: "
+            f"Query(image=...)), or search for a text without {Path(name).suffix!r:.20}"
         )
     path = folder / Path(name).expanduser()
     if not path.is_file():
         raise UsageError(
-            f"{name!r:.80}: no such file; put a text with this name in quotation marks"
+            f"{name!r:.80}: no such file; to search for a text, leave out {path.suffix!r:.20}"
         )
-    is_video = path.suffix.lower() in VIDEO_SUFFIXES
-    return Query(video=path) if is_video else Query(image=path)
+    if path.suffix.lower() in AUDIO_SUFFIXES:
+        raise UsageError(f"{name!r:.80} is an audio file; use a text, an image or a video")
+    is_image = path.suffix.lower() in IMAGE_SUFFIXES
+    return Query(image=path) if is_image else Query(video=path)
 
 
 def _format_operand(part: Part) -> str:
@@ -392,7 +406,7 @@ def _read_part(value: Any) -> Part:
 
 
 def _is_number(value: Any) -> bool:
-    """Report whether this is a number that a float can hold; integers of JSON have any size."""
+    """Return whether a value is a number that a float can hold; JSON integers have any size."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and (isinstance(value, float) or abs(value) < 2**53)
 

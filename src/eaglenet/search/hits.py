@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
@@ -163,7 +164,10 @@ def make_hit(
     more: Sequence[int],
     copies: Sequence[int] = (),
 ) -> Hit:
-    """Make a hit from the clip in ``row``; ``more`` and ``copies`` are clips it stands for."""
+    """Make a hit from the clip in ``row``.
+
+    ``more``: rows of other clips of the file; ``copies``: rows of clips of its near copies.
+    """
     paths = details.files.paths[details.file(row)]
     matches = path_matcher(options.filters.path, details.files.roots)
     path = first_existing([path for path in paths if matches(path)] or paths)
@@ -204,7 +208,7 @@ def _metadata(
         "clip_end": clip.end,
         "width": files.widths[file],
         "height": files.heights[file],
-        "modified": float(files.modified[file]),
+        "modified": float(files.modification_times[file]),
         "tags": files.tags[file],
         **recording_of(files, file),
     }
@@ -223,14 +227,13 @@ def _metadata(
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
     """Return time, place and camera of a recording, and its damage; None or empty if unknown."""
-    values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
-    recorded, latitude, longitude = (
-        None if math.isnan(value) else float(value) for value in values
-    )
+    values = {
+        "recorded": files.recording_times[number],
+        "latitude": files.latitudes[number],
+        "longitude": files.longitudes[number],
+    }
     return {
-        "recorded": recorded,
-        "latitude": latitude,
-        "longitude": longitude,
+        **{name: None if math.isnan(value) else float(value) for name, value in values.items()},
         "camera": files.cameras[number] or "",
         "damage": files.damage.get(number, ""),
     }
@@ -340,7 +343,7 @@ class HitList(list[Hit]):
         return "\n".join(filter(None, ("\n".join(lines) or nothing, note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return one flat dictionary per hit; ``steps`` is empty but for temporal queries."""
+        """Return one flat dictionary per hit; only temporal queries have ``steps``."""
         rows: list[dict[str, Any]] = [
             {
                 "rank": hit.rank,
@@ -363,16 +366,18 @@ class HitList(list[Hit]):
         return [round_times(row) for row in rows]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return a data frame with the columns of :meth:`to_rows`."""
+        """Return a data frame with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""
         try:
             import pandas
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas needs pandas: pip install pandas") from error
-        frame = pandas.DataFrame(self.to_rows(), columns=COLUMNS)
-        return frame.astype(dict.fromkeys(NUMBERS, "float64"))
+        frame = pandas.DataFrame(self._rows_with_times(), columns=COLUMNS)
+        return frame.astype(
+            {**dict.fromkeys(NUMBERS, "float64"), "recorded": "datetime64[ms, UTC]"}
+        )
 
     def to_arrow(self) -> pyarrow.Table:
-        """Return an Arrow table with the columns of :meth:`to_rows`."""
+        """Return an Arrow table with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""
         try:
             import pyarrow
         except ModuleNotFoundError as error:
@@ -385,9 +390,18 @@ class HitList(list[Hit]):
             **dict.fromkeys(COLUMNS, text),
             **dict.fromkeys(NUMBERS, number),
             "rank": pyarrow.int64(),
+            "recorded": pyarrow.timestamp("ms", "UTC"),
             "steps": pyarrow.list_(step),
         }
-        return pyarrow.Table.from_pylist(self.to_rows(), pyarrow.schema(types))
+        return pyarrow.Table.from_pylist(self._rows_with_times(), pyarrow.schema(types))
+
+    def _rows_with_times(self) -> list[dict[str, Any]]:
+        """Return :meth:`to_rows` with ``recorded`` as a time instead of seconds since 1970."""
+        rows = self.to_rows()
+        for row in rows:
+            if row["recorded"] is not None:
+                row["recorded"] = datetime.fromtimestamp(round(row["recorded"], 3), UTC)
+        return rows
 
     def _repr_html_(self) -> str:
         """Show thumbnail, time and path of each moment in a notebook.
@@ -432,9 +446,9 @@ class HitList(list[Hit]):
 
 MAX_PLAYED_SECONDS = 60.0
 MAX_PLAYED_BYTES = 16 * 2**20
-"""Limits of a moment that is played in a notebook, which stores it."""
+"""Limits of a moment that a notebook plays; the notebook file contains it."""
 MAX_ENCODING_SECONDS = 60.0
-"""Time for encoding it; the cell waits."""
+"""Time limit for encoding a moment; the cell waits for it."""
 
 
 def _player(hit: Hit, source: ClipSource) -> str:
@@ -479,7 +493,7 @@ COLUMNS = [
 ]
 NUMBERS = (
     *("score", "confidence", "start", "end", "best", "duration"),
-    *("recorded", "latitude", "longitude"),
+    *("latitude", "longitude"),
 )
 """Columns of one type in every table, even if no hit has a value, so that tables can be joined."""
 

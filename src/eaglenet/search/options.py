@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from functools import cache
 from numbers import Real
-from typing import TYPE_CHECKING, Any, ClassVar, Self, SupportsIndex, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.settings import option
-from eaglenet.core.text import did_you_mean, pluralize
+from eaglenet.core.settings import NamedFields, option
+from eaglenet.core.text import list_unknown, pluralize
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.dates import DateRange
 from eaglenet.search.places import find_place, fold_accents
@@ -56,32 +56,26 @@ def expand_path(pattern: str) -> str | None:
     return os.path.abspath(pattern) if is_relative else pattern or None
 
 
+FILTER_FORM = "SearchOptions(filters=Filters({}=...))"
 COUNTS = ("limit", "top_k", "num_results")
 """Names of ``k`` in other libraries."""
 
 
-class NamedFields:
-    """Base of dataclasses whose constructor raises ``UsageError`` for an unknown field."""
+class SearchFields(NamedFields):
+    """Base of options of a search, whose errors say where another option belongs."""
 
-    def __new__(cls, *values: Any, **fields: Any) -> Self:
-        names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        for name in fields:
-            if name not in names:
-                raise UsageError(f"{cls.__name__} has no field {name!r}{_advice(name, names)}")
-        return super().__new__(cls)
-
-
-def _advice(name: str, names: Sequence[str]) -> str:
-    """Say where an option belongs that a dataclass with the fields ``names`` does not have."""
-    if name == "k" or name in COUNTS:
-        return "; pass the number of results to the search: engine.search(query, k=10)"
-    if "filters" in names and name in (spec.name for spec in dataclasses.fields(Filters)):
-        return f"; it is a filter: SearchOptions(filters=Filters({name}=...))"
-    return f"{did_you_mean(name, names)} (fields: {', '.join(names)})"
+    @classmethod
+    def advise(cls, name: str) -> str:
+        if name == "k" or name in COUNTS:
+            return "pass the number of results to the search: engine.search(query, k=10)"
+        for owner, form in ((SearchOptions, "SearchOptions({}=...)"), (Filters, FILTER_FORM)):
+            if cls is not owner and name in (spec.name for spec in dataclasses.fields(owner)):
+                return f"it belongs to {form.format(name)}"
+        return ""
 
 
-@dataclass(frozen=True)
-class Filters(NamedFields):
+@dataclass(frozen=True, repr=False)
+class Filters(SearchFields):
     """Conditions on files, all of which must hold. Impossible combinations raise ``UsageError``.
 
     path: shell pattern (``*``, ``?``, ``[...]``; ``*`` matches ``/`` too). A pattern with ``/`` is
@@ -100,7 +94,7 @@ class Filters(NamedFields):
     """
 
     min_clips: ClassVar[int] = MIN_CLIPS
-    """Fewest clips that must match for hits to have a confidence."""
+    """Minimum clips that must pass the filters for hits to have a confidence."""
     path: str | None = option(
         None,
         "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
@@ -203,7 +197,7 @@ class Filters(NamedFields):
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
 
     def _path_hint(self, files: FileTable) -> str:
-        """Say that a pattern for names would match paths without its ``*``; or empty."""
+        """Return a hint if a pattern would match paths without its ``*``, else ``""``."""
         text = (self.path or "").strip("*?")
         if text in ("", self.path) or any(char in text for char in "*?[/"):
             return ""
@@ -261,9 +255,9 @@ def path_matcher(
     if "[" in lower:
         # "film [2020].mp4" is more often a file name than a set of digits.
         expressions.append(fnmatch.translate(anywhere + lower.replace("[", "[[]")))
-    compiled = re.compile("|".join(expressions))
+    expression = re.compile("|".join(expressions))
     if "/" in lower:
-        return lambda path: compiled.match(normalise(path)) is not None
+        return lambda path: expression.match(normalise(path)) is not None
     root_paths = {normalise(root).rstrip("/") for root in roots}
 
     @cache
@@ -272,11 +266,11 @@ def path_matcher(
         lengths = [len(root) for root in root_paths if f"{folder}/".startswith(f"{root}/")]
         if not lengths:
             return False
-        return any(map(compiled.match, folder[min(lengths) + 1 :].split("/")))
+        return any(map(expression.match, folder[min(lengths) + 1 :].split("/")))
 
     def matches(path: str) -> bool:
         folder, _, name = normalise(path).rpartition("/")
-        return compiled.match(name) is not None or is_in_matching_folder(folder)
+        return expression.match(name) is not None or is_in_matching_folder(folder)
 
     return matches
 
@@ -356,8 +350,8 @@ def parse_modalities(names: str | Sequence[str]) -> tuple[Modality, ...]:
     return tuple(modality for modality in MODALITIES if modality in modalities)
 
 
-@dataclass(frozen=True)
-class SearchOptions(NamedFields):
+@dataclass(frozen=True, repr=False)
+class SearchOptions(SearchFields):
     """Options of a search.
 
     filters: files that may contain hits.
@@ -429,12 +423,10 @@ class SearchOptions(NamedFields):
         unknown = sorted(set(changes) - option_names - filter_names)
         if unknown:
             names = ["k", "judge", "options", *sorted(option_names | filter_names)]
-            hint = (
-                "; did you mean 'k'?" if unknown[0] in COUNTS else did_you_mean(unknown[0], names)
+            fault = list_unknown(
+                unknown, names, lambda name: "did you mean 'k'?" if name in COUNTS else ""
             )
-            raise UsageError(
-                f"unknown search option {', '.join(unknown)}{hint} (known: {', '.join(names)})"
-            )
+            raise UsageError(f"unknown search option {fault}")
         options = dataclasses.replace(
             self, **{name: value for name, value in changes.items() if name in option_names}
         )

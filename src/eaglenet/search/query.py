@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.settings import option
+from eaglenet.core.settings import NamedFields, option
 from eaglenet.search.dates import DateRange
 from eaglenet.store.records import Phrase
 from eaglenet.transcripts.lines import analyse, singular
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from eaglenet.video.inputs import FrameBatch
 
 MAX_CHARACTERS = 4000
-"""Characters of a text that are read; longer texts are cut."""
+"""Maximum characters of a text; the rest is ignored."""
 MAX_TERMS = 64
-"""Terms of a text that are searched for in transcripts."""
+"""Maximum terms of a text to search for in transcripts."""
 MAX_PHRASES = 16
-"""Different phrases of a text that transcripts must have; a line is read once per phrase."""
+"""Maximum different phrases of a text; every line is searched once per phrase."""
 MAX_GAP = 99
-"""Largest number after ``~``; a transcript line rarely has more words."""
+"""Maximum number after ``~``; a transcript line rarely has more words."""
 PREFIX = "*"
 """After a word: matches every word in transcripts that begins with it."""
 QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
@@ -40,8 +40,8 @@ QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
 _QUOTES = re.compile("[\u201c\u201d\u201e\u201f\u00ab\u00bb\u300c\u300d\u300e\u300f\uff02]")
 
 
-@dataclass(frozen=True)
-class Query:
+@dataclass(frozen=True, repr=False)
+class Query(NamedFields):
     """A text, an image, a video or an indexed clip: exactly one of them.
 
     text: the text to find. Words in quotation marks must occur as a phrase in speech or on-screen
@@ -49,8 +49,8 @@ class Query:
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, its bytes, a Pillow image, or a uint8 array ``[height, width, 3]``.
     video: a video file; ``window`` is the span to use, in seconds.
-    clip_id: id of an indexed clip, or its beginning. Clips of its file are no hits, unless only
-        this file is searched; the clip itself never is.
+    clip_id: id of an indexed clip, or its beginning. Clips of its file are not returned, unless
+        only this file is searched; the clip itself never is.
     clips: a decoded video or image.
     dates: recording times that the text named; see :mod:`eaglenet.search.dates`.
     """

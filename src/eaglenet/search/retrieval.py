@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ class StoreView:
             "folders": outermost(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "transcript_lines": snapshot.num_lines,
-            "files_with_date": int(np.isfinite(self.files.recorded).sum()),
+            "files_with_date": int(np.isfinite(self.files.recording_times).sum()),
             "files_with_place": int(np.isfinite(self.files.latitudes).sum()),
             "files_with_unread_metadata": self.files.cameras.count(None),
         }
@@ -104,7 +104,7 @@ class StoreView:
 
 @dataclass(frozen=True)
 class _Task:
-    """Query, and what is known about it before frames are compared."""
+    """A query, prepared for the comparison of frames."""
 
     query: Query | ComposedQuery
     is_visual: bool
@@ -114,7 +114,7 @@ class _Task:
     transcripts: Sequence[ClipTranscript] = ()
     """Clips with matching transcripts, best first."""
     examples: tuple[int, ...] = ()
-    """Rows of the clips to search with."""
+    """Rows of the clips that are examples to search with."""
 
 
 @dataclass(frozen=True)
@@ -266,16 +266,16 @@ class Retriever:
         return results
 
     def _num_clips_beside(self, rows: Sequence[int]) -> int:
-        """Return the number of clips in the files of some rows, limited by what shards answer."""
+        """Return the number of clips in the files of some rows, up to ``MAX_RESULTS``."""
         if not rows:
             return 0
         contents = self.view.snapshot.content_ids
         return min(int(np.isin(contents, contents[list(rows)]).sum()), MAX_RESULTS)
 
     def _without_examples(self, shortlist: Shortlist, rows: Sequence[int]) -> Shortlist:
-        """Leave out the files of clips to search with; just these clips if no file would remain.
+        """Leave out the files of the example clips, whose other clips look alike.
 
-        The clips of a file look alike, and would be the first hits.
+        If no clip would remain, leave out the example clips only.
         """
         contents = self.view.snapshot.content_ids
         is_beside = np.isin(contents[shortlist.rows], contents[list(rows)])
@@ -336,7 +336,7 @@ class Retriever:
             (clip,) = snapshot.clips([row])
             return Example(self.load(np.array([row])), (clip.start, clip.end))
         clips = self._decode(query)
-        # Converts tensors: a user may have decoded the clip with torch.
+        # Also converts tensors: a user may have decoded the clip with torch.
         frames = np.asarray(clips.frames, np.uint8)
         mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
         features = self.model.encode_frames(frames, mask, seconds)
@@ -404,9 +404,7 @@ class Retriever:
         if self.calibration is None or not isinstance(query, EncodedText):
             return None
         sample, offsets = self.view.sample
-        if offsets is None or query.hubness_weight != 1.0:
-            return None
-        if str(self.view.snapshot.hubness_bank) != self.calibration.hubness:
+        if offsets is None or not self._has_offsets or query.hubness_weight != 1.0:
             return None
         if self.num_clips(options) < options.filters.min_clips:
             return None
@@ -443,21 +441,34 @@ class Retriever:
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
         """Return a notice if too few clips were searched for a confidence, else ``""``.
 
-        A sequence needs as many files. Also empty for images, composed queries and texts to avoid,
-        whose hits never have one.
+        A sequence needs as many files as other queries need clips. There is no notice for images,
+        composed queries and texts with negatives, whose hits never have a confidence.
         """
-        if not _is_plain(query):
+        if not can_have_confidence(query):
             return ""
         is_missing = any(hit.confidence is None for hit in hits) or bool(options.min_confidence)
         if self.calibration is None or not is_missing:
             return ""
-        limit, is_sequence = options.filters.min_clips, isinstance(query, TemporalQuery)
+        limit = options.filters.min_clips
         options = options.within_dates(query.dates)
+        is_sequence = isinstance(query, TemporalQuery)
         count = self._num_files(options) if is_sequence else self.num_clips(options)
-        if not 0 < count < limit:
-            return ""
-        noun = "files" if is_sequence else "clips"
-        return f"confidence was not measured for so few {noun} ({count}; it needs {limit})"
+        if 0 < count < limit:
+            noun = "files" if is_sequence else "clips"
+            return f"confidence was not measured for so few {noun} ({count}; it needs {limit})"
+        if isinstance(query, TemporalQuery) and self._has_offsets and self.calibration.sequences:
+            # Hits with a confidence may have been left out for a low one.
+            sequences = hits or self._search_steps(query, 1, replace(options, min_confidence=0.0))
+            if any(hit.confidence is None for hit in sequences):
+                return f"confidence was not measured: fewer than {limit} files have such a sequence"
+        return ""
+
+    @property
+    def _has_offsets(self) -> bool:
+        """True if the store has the hubness offsets that the calibration was fitted with."""
+        has_bank = self.view.sample[1] is not None
+        bank = str(self.view.snapshot.hubness_bank)
+        return has_bank and self.calibration is not None and bank == self.calibration.hubness
 
     def num_clips(self, options: SearchOptions) -> int:
         """Return the number of clips that are searched."""
@@ -481,12 +492,12 @@ class Retriever:
         return ClipFeatures(arrays, snapshot.fingerprints(rows))
 
 
-def _is_plain(query: AnyQuery) -> bool:
+def can_have_confidence(query: AnyQuery) -> bool:
     """Return whether a query is a text without negatives, or a sequence of such texts."""
     if isinstance(query, TemporalQuery):
-        return all(map(_is_plain, query.steps))
+        return all(map(can_have_confidence, query.steps))
     if isinstance(query, ComposedQuery):
-        return len(query.parts) == 1 and _is_plain(query.parts[0].query)
+        return len(query.parts) == 1 and can_have_confidence(query.parts[0].query)
     return query.text is not None and not query.negatives
 
 

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
@@ -25,7 +25,7 @@ from fastapi import APIRouter, FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.platform import num_cores
 from eaglenet.search.engine import Engine
 from eaglenet.serve import api, uploads
@@ -168,7 +168,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         summary="Search video with words.",
         version=__version__,
         lifespan=lifespan,
-        # These pages load scripts from other sites, which the content-security policy forbids.
+        # Their pages load scripts from other sites, which the content security policy forbids.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -211,10 +211,18 @@ def run(
 
     def warm_app() -> FastAPI:
         engine.warm_up()
+        if settings.allow_uploads:
+            # Takes a second, which texts need not wait for.
+            threading.Thread(target=_warm_up_images, args=(engine,), daemon=True).start()
         on_cpu = engine.model.device == "cpu"
         return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
 
     run_app(warm_app, settings, host=host, port=port, on_ready=on_ready, until=until)
+
+
+def _warm_up_images(engine: Engine) -> None:
+    with suppress(EagleNetError):  # The first search with an image reports it.
+        engine.warm_up_images()
 
 
 def run_app(
@@ -251,7 +259,7 @@ def run_app(
         if threading.current_thread() is threading.main_thread():
             # uvicorn shuts down at these signals, then raises them again.
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, _ignore)
+                signal.signal(number, lambda *_: None)
         _Server(config, until).run(sockets=[listener])
 
 
@@ -294,7 +302,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         return bool(is_over or (self._until is not None and self._until.is_set()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Otherwise shutdown would wait for decoding, whose time limit is longer.
+        # Without this, shutdown would wait for decoding, whose time limit is longer.
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if isinstance(service, State):
             await service.stop_decoding()
@@ -321,10 +329,6 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         if self.force_exit:
             # Interrupted twice: responses are cut off on purpose, so log no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    return None
 
 
 def _listen(host: str, port: int) -> socket.socket:

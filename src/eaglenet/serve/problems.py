@@ -1,4 +1,4 @@
-"""Error responses in one JSON format, with a hint what to do."""
+"""Error responses in one JSON format, each with a hint on what to do."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CODES: Mapping[int, tuple[str, str]] = {
 
 
 class Problem(HTTPException):
-    """Exception that becomes an error response; ``code`` and ``hint`` default by status."""
+    """Exception that becomes an error response; ``CODES`` has the default code and hint."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ def explain_field(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return f"{field} is unknown"
     if problem["type"] == "string_pattern_mismatch" and field.endswith("clip_id"):
-        return f"{field} should be a clip id, as search results have it"
+        return f"{field} should be a clip id from search results"
     text = str(problem["msg"]).removeprefix("Value error, ")
     explanation, count = re.subn(r"^(Input|String|List) should ", f"{field} should ", text)
     return (explanation if count else f"{field}: {text}")[:300]

@@ -170,7 +170,11 @@ const request = (query, signal) => {
   return fetch(`/api/search?${parameters}`, { signal });
 };
 
-const search = async ({ isNew = true } = {}) => {
+// Results of the last search stay, dimmed, so that a quick one does not flicker; after this time
+// they would be taken for those of the new heading.
+const MAX_STALE_MILLISECONDS = 300;
+
+const search = async ({ isNew = true, isMore = false } = {}) => {
   const query = compose.query();
   showFilterCount();
   controller?.abort();
@@ -199,7 +203,13 @@ const search = async ({ isNew = true } = {}) => {
   results.setAttribute("aria-busy", "true");
   results.classList.add("busy");
   results.hidden = false;
-  if (!hits.length) results.replaceChildren(...placeholders(8));
+  const showPlaceholders = () => {
+    if (controller !== ownController) return;
+    results.replaceChildren(...placeholders(8));
+    more.hidden = true;
+  };
+  const staleTimer = hits.length && !isMore ? setTimeout(showPlaceholders, MAX_STALE_MILLISECONDS) : 0;
+  if (!hits.length) showPlaceholders();
   try {
     if (linkedMoments) {
       show(await address.linkedMoments(linkedMoments, ownController.signal));
@@ -237,6 +247,7 @@ const search = async ({ isNew = true } = {}) => {
     more.hidden = true;
     say(error instanceof TypeError ? "The service cannot be reached. Is it still running?" : error.message, true);
   } finally {
+    clearTimeout(staleTimer);
     if (controller === ownController) {
       results.classList.remove("busy");
       results.removeAttribute("aria-busy");
@@ -392,7 +403,7 @@ document.querySelector("#take-literally").addEventListener("click", () => {
 more.addEventListener("click", async () => {
   const index = hits.length;
   limit = Math.min(MAX_RESULTS, limit * 2);
-  await search({ isNew: false });
+  await search({ isNew: false, isMore: true });
   focusCard(index);
 });
 addEventListener("popstate", () => {

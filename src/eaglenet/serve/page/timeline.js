@@ -44,6 +44,9 @@ export const show = async (hit, hits, play) => {
   seekBar.value = hit.moment.start;
   showTime(hit.moment.start);
   const inFile = hits.filter((each) => each.path === hit.path && each !== hit);
+  // A mark of the whole file would only look like a second slider.
+  const isWholeFile = hit.moment.end - hit.moment.start >= 0.95 * hit.duration;
+  marks.hidden = isWholeFile && !inFile.length;
   marks.replaceChildren(
     ...inFile.map((each) => mark(each.moment, hit.duration, false)),
     mark(hit.moment, hit.duration, true),
