@@ -60,10 +60,14 @@ def test_cards_of_sentence_transformers_say_what_the_architectures_of_transforme
             "st:google/videoprism-lvt-base-f16r288": transformers.VideoPrismClipModel(
                 transformers.VideoPrismConfig(text_config={}, vision_config={})
             ),
+            "st:facebook/pe-av-large": transformers.PeVideoModel(
+                transformers.PeVideoConfig(text_config={}, video_config={"num_hidden_layers": 4})
+            ),
         }
     assert set(models) == {name for name, card in CARDS.items() if card.family == "st"}
     for name, model in models.items():
         assert sum(weight.numel() for weight in model.parameters()) == CARDS[name].parameters
+    assert len(models["st:facebook/pe-av-large"].video_head.proj.weight) == 1024
 
 
 def test_a_model_that_cannot_be_loaded_is_not_downloaded() -> None:

@@ -94,6 +94,87 @@ def test_vectors_of_whole_clips_are_those_of_the_library(name: str, make: Make) 
     np.testing.assert_allclose(sentence, library.encode_query(TEXTS), atol=1e-5)
 
 
+def test_perception_av_has_the_vectors_and_scores_of_its_model_in_transformers(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    st_models.require_sentence_transformers(videos=True)
+    from transformers import AutoModel, AutoProcessor
+
+    folder = make("perception_av")
+    library = AutoModel.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    capfd.readouterr()
+    method = eaglenet.load(f"st:{folder}")
+    encoder: Any = method.encoder
+    assert capfd.readouterr() == ("", "")
+    spec = method.frame_spec
+    assert (spec.num_frames, spec.size, spec.resize) == (12, 28, "stretch")
+    # Pixels are those of the processor for frames of another size too.
+    generator = torch.Generator().manual_seed(5)
+    frames = torch.randint(0, 256, (3, 7, 3, 40, 30), generator=generator, dtype=torch.uint8)
+    lengths = torch.tensor([7, 3, 5])
+    mask = torch.arange(7) < lengths[:, None]
+    clips = Clips(frames, mask, torch.arange(7).expand(3, -1) / 2)
+    real = [each[:length] for each, length in zip(frames, lengths, strict=True)]
+    pixels = processor.video_processor(real, return_tensors="pt")
+    assert pixels["pixel_values_videos"].shape == (3, 7, 3, 28, 28)
+    words = processor.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = library.video_model(**pixels, **words)
+    sentence = method.encode_text(TEXTS).sentence
+    torch.testing.assert_close(sentence, expected.text_video_embeds, atol=1e-5, rtol=0)
+    alone = method.encode_video(clips).frames[:, 0]
+    torch.testing.assert_close(alone, expected.video_embeds, atol=1e-5, rtol=0)
+    # On a GPU clips of different lengths share a batch.
+    monkeypatch.setattr(encoder, "_batch_size", lambda kind, sample: 3)
+    batch = method.encode_video(clips).frames[:, 0]
+    torch.testing.assert_close(batch, expected.video_embeds, atol=1e-5, rtol=0)
+    # Scores are cosines: times both lengths, the scale and the bias of the model, its logits.
+    lengths_of_vectors = sentence.norm(dim=-1)[:, None] * batch.norm(dim=-1)
+    part = library.video_model
+    logits = method.similarity(TEXTS, clips) * lengths_of_vectors * part.text_video_logit_scale
+    logits = (logits + part.text_video_logit_bias).T
+    torch.testing.assert_close(logits, expected.logits_video_text, atol=1e-4, rtol=0)
+    # The order of frames counts, and what reads audio is not loaded.
+    backwards = Clips(clips.frames.flip(1), clips.mask.flip(1), clips.seconds)
+    assert (method.encode_video(backwards).frames[:, 0] - batch).abs().max() > 1e-4
+    assert not any("audio" in name for name, _ in encoder.named_parameters())
+    eaglenet.save(method, tmp_path / "saved")
+    saved = eaglenet.load(tmp_path / "saved")
+    assert torch.equal(saved.similarity(TEXTS, clips), method.similarity(TEXTS, clips))
+
+
+def test_perception_av_of_a_fixed_number_of_frames_gets_as_many(tmp_path: Path) -> None:
+    folder = st_models.make_perception_av(tmp_path / "fixed", num_frames=5)
+    method = eaglenet.load(f"st:{folder}")
+    assert method.frame_spec.num_frames == 5
+    inputs: Any = []
+    encoder: Any = method.encoder
+    call = encoder._call
+    encoder._call = lambda task, each, size: inputs.extend(each) or call(task, each, size)
+    method.encode_video(clips_for(method, real=2))
+    assert [len(each["video"]["array"]) for each in inputs] == [5, 5]
+
+
+def test_parts_of_perception_av_are_refused(make: Make, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModel, AutoProcessor
+
+    folder = shutil.copytree(make("perception_av"), tmp_path / "incomplete")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("text_model.")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"14 weights .* are missing, such as text_model\."):
+        eaglenet.load(f"st:{folder}")
+    AutoModel.from_pretrained(make("perception_av")).audio_model.save_pretrained(tmp_path / "audio")
+    AutoProcessor.from_pretrained(make("perception_av")).save_pretrained(tmp_path / "audio")
+    with pytest.raises(UsageError, match=r"needs a model that reads text and images or video"):
+        eaglenet.load(f"st:{tmp_path / 'audio'}")
+    (folder / "config.json").write_text("[")
+    with pytest.raises(CheckpointError, match=r"config\.json|cannot open"):
+        eaglenet.load(f"st:{folder}")
+
+
 def test_prompts_are_those_of_the_model(make: Make, tmp_path: Path) -> None:
     folder = shutil.copytree(make("qwen"), tmp_path / "model")
     method = eaglenet.load(f"st:{folder}")
@@ -183,6 +264,7 @@ def videos(tmp_path: Path) -> Path:
     [
         "qwen",
         "multi_vector",
+        pytest.param("perception_av", marks=pytest.mark.slow),
         pytest.param("videoprism", marks=pytest.mark.slow),
         pytest.param("omni", marks=pytest.mark.slow),
         pytest.param("clip", marks=pytest.mark.slow),
@@ -234,24 +316,29 @@ def _check_whole_clip_moments(engine: Any, hits: list[Hit]) -> None:
     assert hit.moment.end - hit.moment.start >= 1.5
 
 
-def test_evaluate_scores_whole_clips(make: Make, videos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "dim"), [("qwen", 32), pytest.param("perception_av", 24, marks=pytest.mark.slow)]
+)
+def test_evaluate_scores_whole_clips(
+    name: str, dim: int, make: Make, videos: Path, tmp_path: Path
+) -> None:
     from typer.testing import CliRunner
 
     from eaglenet.cli.main import app
 
     lines = ["video,caption,split", "long.mp4,many colours,test", "short.mp4,two colours,test"]
     (videos / "captions.csv").write_text("\n".join(lines) + "\n")
-    arguments = ["evaluate", f"st:{make('qwen')}", "--data", "folder", "--root", str(videos)]
+    arguments = ["evaluate", f"st:{make(name)}", "--data", "folder", "--root", str(videos)]
     result = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--json"])
     assert result.exit_code == 0, result.output
     metrics = json.loads(result.stdout[result.stdout.index("{") :])
     assert "R@1" in json.dumps(metrics)
     # The vectors of clips are features that heads train on, one "frame" per video.
-    arguments = ["data", "features", f"st:{make('qwen')}", "folder", "--root", str(videos)]
+    arguments = ["data", "features", f"st:{make(name)}", "folder", "--root", str(videos)]
     output = ["--split", "test", "--output", str(tmp_path / "features")]
     result = CliRunner().invoke(app, [*arguments, *output])
     assert result.exit_code == 0, result.output
-    assert np.load(tmp_path / "features" / "frame_features.npy").shape == (2, 32)
+    assert np.load(tmp_path / "features" / "frame_features.npy").shape == (2, dim)
 
 
 def test_methods_that_need_frames_say_so(make: Make) -> None:
