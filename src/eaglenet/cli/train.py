@@ -131,7 +131,7 @@ def print_result(run: Run, output: Path) -> None:
     if SOURCES[data.dataset].is_features and default_split(data) != "test":
         options = f" --features TEST_FOLDER{options}"
     command = f"eaglenet evaluate {shell_quote(output)}"
-    print(f"  {result['seconds']:.0f} s; next: ", command, options, sep="")
+    print(f"  trained in {result['seconds']:.0f} s; next: ", command, options, sep="")
     if (output / WHOLE_MODEL).is_dir():
         model = shell_quote(output)
         print("  search with it: eaglenet index FOLDER --store NEW --model", model)

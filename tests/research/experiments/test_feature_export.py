@@ -12,9 +12,12 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.hardware import has_fast_bf16
 from eaglenet.research.data.demo.dataset import demo_split, render_clips
 from eaglenet.research.data.features import load_feature_folder
+from eaglenet.research.data.sources import clip_source
 from eaglenet.research.experiments.evaluation import evaluate_run, export_features
+from eaglenet.research.experiments.stored_data import tower_precision, write_features
 
 
 def run(*arguments: Path | str) -> str:
@@ -46,6 +49,22 @@ def test_the_folder_holds_what_the_towers_give(folder: Path) -> None:
     assert torch.allclose(split.videos.frames, video.frames, rtol=1e-3, atol=1e-3)
     assert split.metadata["model"] == "demo"
     assert split.protocol.name == "demo world (120 texts x 30 videos)"
+
+
+def test_frozen_towers_compute_in_bf16_where_it_is_fast(tmp_path: Path) -> None:
+    model, world = eaglenet.load("demo"), demo_split("val", val=3)
+    clips = render_clips(world, model.frame_spec)
+    source = clip_source(world, model.tokenizer(world.texts), lambda rows: clips[rows])
+    frames = {}
+    for precision in ("fp32", "bf16"):
+        output = tmp_path / precision
+        about = {"model": "demo", "dataset": "demo", "split": "val"}
+        write_features(model, source, output, **about, precision=precision)
+        frames[precision] = load_feature_folder(output).videos.frames.float()
+    assert not torch.equal(frames["fp32"], frames["bf16"])
+    assert torch.cosine_similarity(frames["fp32"], frames["bf16"], dim=-1).min() > 0.999
+    is_fast = has_fast_bf16("cpu")
+    assert tower_precision(torch.device("cpu")) == ("bf16" if is_fast else "fp32")
 
 
 def test_a_head_trains_on_it_and_says_where_other_features_came_from(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from eaglenet.core.hardware import autocast_for
 from eaglenet.core.platform import num_cores
 from eaglenet.core.text import format_hours, pluralize
 from eaglenet.core.types import Clips, FrameSpec, PairBatch, TextFeatures, VideoFeatures
@@ -21,7 +22,11 @@ from eaglenet.research.data.records import DATASETS, VideoRecord
 from eaglenet.research.data.sources import DataChoice, load_records, videos_to_decode
 from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.stored_data import TOWERS, are_features_stored
+from eaglenet.research.experiments.stored_data import (
+    TOWERS,
+    are_features_stored,
+    tower_precision,
+)
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import freeze_parameters, halve_towers
 from eaglenet.research.training.step import training_losses
@@ -203,7 +208,7 @@ def encoding_seconds(frames: FrameSpec, device: torch.device) -> float:
     spec = dataclasses.replace(frames, size=towers.frame_spec.size, resize=towers.frame_spec.resize)
     videos = blank_batch(DataChoice("", frames=spec), towers, 1).to(device).videos
     seconds = 0.0
-    with torch.inference_mode():
+    with torch.inference_mode(), autocast_for(device, tower_precision(device)):
         for _ in range(2):  # The first time also allocates.
             start = time.perf_counter()
             towers.encode_video(videos).to("cpu")
