@@ -1,14 +1,14 @@
-"""Time of a plain search in this tree and in an earlier one, in turns.
+"""Time of a plain search in this tree and in an earlier one, measured alternately.
 
     mkdir BEFORE && git archive 010d2d5f src | tar -x -C BEFORE
     python benchmarks/before_after.py --before BEFORE/src --clips FOLDER
 
 010d2d5f is the last commit before composed and temporal queries, dates in queries and confidence.
-Each tree indexes the clips of FOLDER with ``small`` into a store of its own, because the format of
-stores has changed since. Cold: ``eaglenet search``, from the start of Python to its end. Query: one
-search of an open engine. Processor time is that of all threads and hardly depends on other
-processes; wall time means something on an idle machine only. The store is small, so that what a
-query costs apart from the clips is most of its time.
+Each tree indexes the clips of FOLDER with ``small`` into its own store, because the format of
+stores has changed since. "Cold" is a whole ``eaglenet search`` command, "query" one search of an
+open engine. Processor time is that of all threads and hardly depends on other processes; wall time
+is meaningful only on an idle machine. The store is small, so that costs which do not depend on the
+number of clips dominate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import compileall
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import save_result
+from common import children_seconds, save_result
 
 TEXTS = ("a man talks", "a dog runs on a beach", "people dance at a party", "someone cooks a meal")
 QUERIES = """
@@ -46,7 +45,6 @@ print(json.dumps(times))
 
 
 def main() -> None:
-    """Read the options, index, measure in turns, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--before", type=Path, required=True, help="src folder of an earlier tree")
     parser.add_argument("--clips", type=Path, required=True, help="folder of videos")
@@ -72,7 +70,7 @@ def main() -> None:
 
 
 def run(tree: Path, *arguments: str) -> str:
-    """Run Python with the package of a tree, and return what it prints."""
+    """Run Python with the package of a tree; return its output."""
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     command = [sys.executable, "-P", *arguments]
     return subprocess.run(
@@ -80,16 +78,10 @@ def run(tree: Path, *arguments: str) -> str:
     ).stdout
 
 
-def children_seconds() -> float:
-    """Processor time of all processes that were started and have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def describe(
     name: str, cold: list[tuple[float, float]], queries: list[list[float]]
 ) -> dict[str, Any]:
-    """Medians of one tree."""
+    """Return the medians of one tree."""
     cold_wall, cold_processor = zip(*cold, strict=True)
     wall, processor = zip(*queries, strict=True)
     return {

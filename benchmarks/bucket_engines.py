@@ -3,16 +3,16 @@
     python benchmarks/bucket_engines.py                      # 10,240 clips, 30 ms per request
     python benchmarks/bucket_engines.py --clips 5000 --latency 0 --no-result
 
-Both write the same clips to the S3 server that the tests use (moto, in this process), in commits of
-256 clips of 13 files with 260 transcript lines. Each request waits ``--latency`` milliseconds
-before it is forwarded, and is counted with its bytes. Moto reads a whole object for every range of
-it, so ranges are answered from a copy in memory. Every machine is a process of its own: a reader
-without a local copy, and one that starts where a copy exists (Lance keeps none on disk).
+Both write the same clips to the S3 server of the tests (moto, in this process), in commits of 256
+clips of 13 files with 260 transcript lines. Each request waits ``--latency`` milliseconds before it
+is forwarded, and is counted with its bytes. Moto reads the whole object for each range of it, so
+ranges are answered from a copy in memory. Every machine is a separate process: a writer, a reader
+without a local copy, and one with a copy on disk (Lance keeps none).
 
-A query is the 100 nearest of all clips with their features (4.6 KB each) and times. Lance answers
-it by comparing all vectors, then with an index (IVF_RQ, refined by exact vectors), after its tables
-were compacted. ``nprobes`` is the smallest of a few for which the mean recall@100 is 0.99.
-Features are random and vectors those of ``scale.py``, in clusters.
+A query returns the 100 nearest of all clips with their features (4.6 KB each) and times. Lance
+compares all vectors, and then, after its tables were compacted, uses an index (IVF_RQ, refined by
+exact vectors). ``nprobes`` is the smallest of several values for which the mean recall@100 is 0.99.
+Features are random; vectors are clustered as in ``scale.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Step = tuple[str, Callable[[], dict[str, Any] | None]]
 
 
 class RangeGate(Gate):
-    """Answers ranges of an object from a copy of it."""
+    """Gate that answers ranges of an object from a copy of the object."""
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(host, port)
@@ -89,12 +89,12 @@ class RangeGate(Gate):
 
 
 def batches(num_clips: int, first: int = 0) -> Iterator[Changes]:
-    """Changes of one commit each; the same for both engines."""
-    maker, clustered = Maker(), SyntheticClips(dim=DIM)
+    """Yield the changes of each commit; they are the same for both engines."""
+    maker, synthetic = Maker(), SyntheticClips(dim=DIM)
     maker.files = first * COMMIT
     for number in range(first, first + num_clips // COMMIT):
         changes = maker.changes(COMMIT)
-        vectors = clustered.vectors(COMMIT, number)
+        vectors = synthetic.vectors(COMMIT, number)
         yield replace(changes, clips=[replace(changes.clips[0], vectors=vectors)])
 
 
@@ -102,8 +102,8 @@ def queries() -> np.ndarray:
     return SyntheticClips(dim=DIM).vectors(QUERIES, SEED_OF_QUERIES)
 
 
-def repeated(function: Callable[[Any], Any], values: Iterator[Any] | Sequence[Any]) -> list[float]:
-    """Seconds of each call."""
+def time_each(function: Callable[[Any], Any], values: Iterator[Any] | Sequence[Any]) -> list[float]:
+    """Return the seconds of each call."""
     seconds = []
     for value in values:
         start = time.perf_counter()
@@ -126,7 +126,7 @@ def commit_steps(commit: Callable[[Changes], Any], num_clips: int) -> Iterator[S
     total = num_clips // COMMIT
 
     def several(count: int) -> dict[str, Any]:
-        return {"each": repeated(commit, [next(changes) for _ in range(count)])}
+        return {"each": time_each(commit, [next(changes) for _ in range(count)])}
 
     yield "first commits", lambda: several(total - LAST_COMMITS)
     yield "last commits", lambda: several(LAST_COMMITS)
@@ -141,17 +141,17 @@ def read_log(num_clips: int) -> Iterator[Step]:
 
     def query(vector: np.ndarray) -> np.ndarray:
         state["store"].stamp()
-        (found,) = exact_shortlists(state["snapshot"], vector[None], SHORTLIST, None)
-        state["snapshot"].features_at(found.rows)
-        return found.rows
+        (shortlist,) = exact_shortlists(state["snapshot"], vector[None], SHORTLIST, None)
+        state["snapshot"].features_at(shortlist.rows)
+        return shortlist.rows
 
     yield "open", open_store
     yield "first query", lambda: query(queries()[0]) is None or None
-    yield "queries", lambda: {"each": repeated(query, queries()[1:])}
+    yield "queries", lambda: {"each": time_each(query, queries()[1:])}
 
 
 def follow_log(num_clips: int) -> Iterator[Step]:
-    """A reader that has the store open while another process commits."""
+    """Read with a store that was open while another process committed."""
     store = BucketStore.open(LOG)
     store.snapshot()
     (changes,) = batches(COMMIT, first=num_clips)
@@ -180,7 +180,7 @@ def connect() -> Any:
 
 
 def arrow_tables(changes: Changes) -> dict[str, Any]:
-    """Rows of one commit, by table."""
+    """Return the rows of one commit, by table."""
     import pyarrow as pa
 
     (batch,) = changes.clips
@@ -247,15 +247,9 @@ def optimize_tables(num_clips: int) -> Iterator[Step]:
 
     def choose() -> dict[str, Any]:
         for probes in PROBES:
-            found = [set(lance_rows(table, vector, probes)) for vector in queries()]
-            recall = float(
-                np.mean(
-                    [
-                        len(ours & truth) / SHORTLIST
-                        for ours, truth in zip(found, exact, strict=True)
-                    ]
-                )
-            )
+            rows = [set(lance_rows(table, vector, probes)) for vector in queries()]
+            shared = [len(ours & truth) for ours, truth in zip(rows, exact, strict=True)]
+            recall = float(np.mean(shared)) / SHORTLIST
             if recall >= GOAL:
                 break
         return {"probes": probes, "recall": round(recall, 4)}
@@ -264,10 +258,10 @@ def optimize_tables(num_clips: int) -> Iterator[Step]:
 
 
 def lance_rows(table: Any, vector: np.ndarray, probes: int = 0) -> list[tuple[str, int]]:
-    asked = table.search(vector).distance_type("dot").limit(SHORTLIST)
-    asked = asked.nprobes(probes).refine_factor(10) if probes else asked.bypass_vector_index()
-    found = asked.select(["content", "number", "start", "end", "features", "_distance"]).to_arrow()
-    return list(zip(found["content"].to_pylist(), found["number"].to_pylist(), strict=True))
+    query = table.search(vector).distance_type("dot").limit(SHORTLIST)
+    query = query.nprobes(probes).refine_factor(10) if probes else query.bypass_vector_index()
+    rows = query.select(["content", "number", "start", "end", "features", "_distance"]).to_arrow()
+    return list(zip(rows["content"].to_pylist(), rows["number"].to_pylist(), strict=True))
 
 
 def read_tables(num_clips: int, probes: int = 0) -> Iterator[Step]:
@@ -282,7 +276,7 @@ def read_tables(num_clips: int, probes: int = 0) -> Iterator[Step]:
     yield (
         "queries",
         lambda: {
-            "each": repeated(
+            "each": time_each(
                 lambda vector: lance_rows(state["table"], vector, probes), queries()[1:]
             )
         },
@@ -309,9 +303,9 @@ PARTS: dict[str, Callable[..., Iterator[Step]]] = {
 
 
 def run_part(name: str, arguments: Sequence[int]) -> None:
-    """One machine: runs the steps of a part, and waits between them for the counts to be read."""
+    """Run the steps of a part as one machine; wait between them while the counts are read."""
     if "tables" in name:
-        import lancedb  # noqa: F401 - seconds that are no part of a step
+        import lancedb  # noqa: F401 - takes seconds that belong to no step
     sys.stdin.readline()
     for step, work in PARTS[name](*arguments):
         print(json.dumps({"starts": step}), flush=True)
@@ -339,7 +333,7 @@ def counting(gate: Gate, latency: float) -> Iterator[Callable[[], dict[str, int]
 def run_machine(
     counts: Callable[[], dict[str, int]], name: str, arguments: Sequence[int], cache: Path
 ) -> dict[str, Any]:
-    """Run a part in a process of its own; returns its steps with the requests they made."""
+    """Run a part in a separate process; return its steps with the requests they made."""
     command = [sys.executable, "-P", __file__, "--part", name, "--arguments", *map(str, arguments)]
     environment = {**os.environ, "EAGLENET_CACHE": str(cache)}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -368,10 +362,10 @@ def summary(row: dict[str, Any], before: dict[str, int], after: dict[str, int]) 
         result = {"seconds": row["seconds"]}
     extra = {name: row[name] for name in ("probes", "recall") if name in row}
     if row.get("is_part"):
-        return rounded(result)
-    moved = {name: after[name] - before.get(name, 0) for name in after}
-    sizes = {name: moved.pop(name) / count / 1e6 for name in ("bytes_up", "bytes_down")}
-    requests = {name: value for name, value in moved.items() if value}
+        return round_values(result)
+    differences = {name: after[name] - before.get(name, 0) for name in after}
+    sizes = {name: differences.pop(name) / count / 1e6 for name in ("bytes_up", "bytes_down")}
+    requests = {name: value for name, value in differences.items() if value}
     total = sum(requests.values())
     result |= {
         "processor_s": row["processor_seconds"] / count,
@@ -380,10 +374,10 @@ def summary(row: dict[str, Any], before: dict[str, int], after: dict[str, int]) 
         "mb_up": sizes["bytes_up"],
         "mb_down": sizes["bytes_down"],
     }
-    return rounded(result) | extra
+    return round_values(result) | extra
 
 
-def rounded(values: dict[str, Any]) -> dict[str, Any]:
+def round_values(values: dict[str, Any]) -> dict[str, Any]:
     return {
         name: round(value, 4) if isinstance(value, float) else value
         for name, value in values.items()
@@ -420,9 +414,9 @@ def main() -> None:
         machine("log: reader that follows", "follow_log", cache="reader")
         machine("Lance: writer", "write_tables")
         machine("Lance: reader before compaction", "read_tables")
-        chosen = machine("Lance: maintenance", "optimize_tables")["choice of nprobes"]["probes"]
+        probes = machine("Lance: maintenance", "optimize_tables")["choice of nprobes"]["probes"]
         machine("Lance: reader, all vectors", "read_tables")
-        machine("Lance: reader, index", "read_tables", chosen)
+        machine("Lance: reader, index", "read_tables", probes)
         machine("Lance: reader that follows", "follow_tables")
     gate.close()
     server.stop()

@@ -1,8 +1,8 @@
 """Fit and measure the confidence of a model's hits (:mod:`eaglenet.search.confidence`).
 
-Texts of videos that the model was not trained on are searched in galleries drawn at random. In some
-of them the subject of the text is absent: no video of its category is there. Weights are fitted on
-four fifths of the videos and measured on the others, five times over.
+Texts of videos that the model was not trained on are searched in random galleries. In some of them
+the subject of the text is absent: they have no video of its category. Weights are fitted on four
+fifths of the videos and measured on the others, for each of the five fifths.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from eaglenet.search.confidence import FEATURES, MAX_RIVALS, MIN_LIKELY, Calibra
 
 FOLDS = 5
 HITS = 3
-"""First hits of each search that are fitted and measured."""
+"""Number of first hits of each search that are fitted and measured."""
 BINS = 10
 """Bins of equal size for the calibration error."""
 RIDGE = 1e-4
+NEWTON_STEPS = 30
 SCALE = 30.0
-"""Factor on scores in the softmax: the best of 10 to 80 for ``small`` (AUC 0.74 at both ends)."""
+"""Factor of scores in the softmax, the best between 10 and 80 for ``small`` (AUC 0.74 at both)."""
 
 
 AddEvidence = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
@@ -31,12 +32,12 @@ AddEvidence = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Gallery:
-    """Scores of texts over clips, and what belongs together.
+    """Scores of texts with clips, and the right clips.
 
     scores: cosines minus hubness offsets, ``[texts, clips]``.
     clip_of_text: right clip per text.
-    subjects: whether a clip shows a subject, ``[clips, subjects]``. A clip without any is unknown,
-        and never part of a gallery from which a subject is absent.
+    subjects: whether a clip shows a subject, ``[clips, subjects]``. The subjects of a clip without
+        any are unknown, and it is never in a gallery from which a subject is absent.
     """
 
     scores: NDArray[np.float32]
@@ -44,7 +45,7 @@ class Gallery:
     subjects: NDArray[np.bool_]
 
     def without_subject(self, clip: int) -> NDArray[np.int64]:
-        """Clips that show none of the subjects of a clip."""
+        """Return the clips that show none of the subjects of a clip."""
         is_known = self.subjects.any(axis=1)
         return np.flatnonzero(is_known & ~self.subjects[:, self.subjects[clip]].any(axis=1))
 
@@ -56,7 +57,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Trials:
-    """Hits of many searches: evidence, and whether each is right."""
+    """Hits of many searches: their evidence, and whether each is right."""
 
     evidence: NDArray[np.float64]
     is_right: NDArray[np.bool_]
@@ -64,7 +65,7 @@ class Trials:
     is_present: NDArray[np.bool_]
     """Whether the right clip was in the gallery."""
     clips: NDArray[np.int64]
-    """Right clip of the text, in the gallery or not."""
+    """Right clip of the text, whether it is in the gallery or not."""
 
     def __getitem__(self, mask: NDArray[np.bool_]) -> Trials:
         return Trials(
@@ -91,10 +92,10 @@ def draw_trials(
     seed: int = 0,
     add_evidence: AddEvidence | None = None,
 ) -> Trials:
-    """Search ``count`` texts in galleries whose size is drawn, log-uniformly, from ``sizes``.
+    """Search ``count`` texts in galleries whose sizes are drawn log-uniformly from ``sizes``.
 
-    In ``absent_share`` of them no clip of the text's subject is there. ``add_evidence`` returns
-    more columns ``[HITS, columns]`` for a text and its clips, best first.
+    A fraction ``absent_share`` of the galleries has no clip of the text's subject. ``add_evidence``
+    returns more columns ``[HITS, columns]`` for a text and its clips, best first.
     """
     generator = np.random.default_rng(seed)
     num_texts, num_clips = gallery.scores.shape
@@ -122,37 +123,39 @@ def draw_trials(
     return Trials(*map(np.concatenate, (evidence, right, first, present, clips)))
 
 
-def fit_weights(trials: Trials, rounds: int = 30) -> NDArray[np.float64]:
-    """Weights of a logistic regression, by Newton's method."""
+def fit_weights(trials: Trials) -> NDArray[np.float64]:
+    """Fit the weights of a logistic regression by Newton's method."""
     evidence, right = trials.evidence, trials.is_right.astype(np.float64)
-    # Columns of one size: the ridge then means the same for all.
-    spread = np.maximum(evidence.std(axis=0), 1e-9)
+    # Columns are standardised, so that the ridge has the same effect on all.
+    deviation = np.maximum(evidence.std(axis=0), 1e-9)
     centre = evidence.mean(axis=0)
-    spread[0], centre[0] = 1.0, 0.0
-    columns = (evidence - centre) / spread
+    deviation[0], centre[0] = 1.0, 0.0
+    columns = (evidence - centre) / deviation
     weights = np.zeros(columns.shape[1])
-    for _ in range(rounds):
+    for _ in range(NEWTON_STEPS):
         odds = 1 / (1 + np.exp(-columns @ weights))
         gradient = columns.T @ (odds - right) / len(right) + RIDGE * weights
         curvature = (columns * (odds * (1 - odds))[:, None]).T @ columns / len(right)
         weights -= np.linalg.solve(curvature + RIDGE * np.eye(len(weights)), gradient)
-    fitted: NDArray[np.float64] = weights / spread
-    fitted[0] -= float((fitted * centre)[1:].sum())
-    return fitted
+    raw_weights: NDArray[np.float64] = weights / deviation
+    raw_weights[0] -= float((raw_weights * centre)[1:].sum())
+    return raw_weights
 
 
-def cross_fit(fitting: Trials, measured: Trials) -> NDArray[np.float64]:
-    """Confidences of ``measured``, each from weights fitted without its video."""
-    confidences = np.zeros(len(measured.is_right))
+def cross_fit(fitting: Trials, trials: Trials) -> NDArray[np.float64]:
+    """Return the confidences of ``trials``, each by weights fitted without its video."""
+    confidences = np.zeros(len(trials.is_right))
     for fold in range(FOLDS):
         weights = fit_weights(fitting[fitting.clips % FOLDS != fold])
-        own = measured.clips % FOLDS == fold
-        confidences[own] = 1 / (1 + np.exp(-measured.evidence[own] @ weights))
+        own = trials.clips % FOLDS == fold
+        confidences[own] = 1 / (1 + np.exp(-trials.evidence[own] @ weights))
     return confidences
 
 
 def roc_auc(values: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float:
-    """Probability that a right hit has a higher value than a wrong one; ties count half.
+    """Return the probability that a right hit has a higher value than a wrong one.
+
+    Ties count half.
 
     >>> roc_auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True]))
     0.75
@@ -167,7 +170,7 @@ def roc_auc(values: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float:
 
 
 def calibration_error(confidences: NDArray[np.float64], is_right: NDArray[np.bool_]) -> float:
-    """Expected calibration error: mean over bins of |mean confidence - share of right hits|."""
+    """Return the mean over bins of |mean confidence - fraction of right hits|."""
     bins = np.array_split(np.argsort(confidences, kind="stable"), BINS)
     errors = [
         len(own) * abs(float(confidences[own].mean()) - float(is_right[own].mean()))
@@ -178,7 +181,7 @@ def calibration_error(confidences: NDArray[np.float64], is_right: NDArray[np.boo
 
 
 def measure(trials: Trials, confidences: NDArray[np.float64]) -> dict[str, Any]:
-    """AUC and calibration error of first hits, and how often nothing is said to be there."""
+    """Return AUC and calibration error of first hits, and how often no hit is deemed likely."""
     first = trials.is_first
     own, right, present = confidences[first], trials.is_right[first], trials.is_present[first]
     result: dict[str, Any] = {
@@ -190,13 +193,15 @@ def measure(trials: Trials, confidences: NDArray[np.float64]) -> dict[str, Any]:
         "calibration_error_of_all_hits": calibration_error(confidences, trials.is_right),
     }
     if not present.all():
-        found = present & right
+        is_right = present & right
         result |= {
             "absent": float((~present).mean()),
             "auc_present_or_absent": roc_auc(own, present),
-            "auc_right_first_or_absent": roc_auc(own[found | ~present], found[found | ~present]),
+            "auc_right_first_or_absent": roc_auc(
+                own[is_right | ~present], is_right[is_right | ~present]
+            ),
             "nothing_where_absent": float((own[~present] < MIN_LIKELY).mean()),
-            "nothing_where_first_is_right": float((own[found] < MIN_LIKELY).mean()),
+            "nothing_where_first_is_right": float((own[is_right] < MIN_LIKELY).mean()),
             "nothing_where_present": float((own[present] < MIN_LIKELY).mean()),
         }
     return {
@@ -206,12 +211,12 @@ def measure(trials: Trials, confidences: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def make_calibration(
-    trials: Trials, identity: str, hubness: str, measured: dict[str, Any] | None = None
+    trials: Trials, identity: str, hubness: str, measurement: dict[str, Any] | None = None
 ) -> Calibration:
-    """Fit the calibration to ship: with all videos."""
-    weights = fit_weights(trials)
-    named = {name: round(float(value), 6) for name, value in zip(FEATURES, weights, strict=True)}
-    return Calibration(identity, hubness, SCALE, named, measured or {})
+    """Fit the calibration of a model to all videos."""
+    weights = zip(FEATURES, fit_weights(trials), strict=True)
+    weight_of = {name: round(float(value), 6) for name, value in weights}
+    return Calibration(identity, hubness, SCALE, weight_of, measurement or {})
 
 
 def score_texts(
@@ -219,7 +224,7 @@ def score_texts(
     clips: NDArray[np.float32],
     offsets: Sequence[float] | NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Cosines of unit vectors minus the offsets of the clips, ``[texts, clips]``."""
+    """Return the cosines of unit vectors minus the offsets of the clips, ``[texts, clips]``."""
     result: NDArray[np.float32] = (texts @ clips.T - np.asarray(offsets, np.float32)).astype(
         np.float32
     )

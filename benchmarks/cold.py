@@ -1,15 +1,15 @@
-"""Seconds from starting a command to its answer, Python's start and end included.
+"""Seconds that whole commands take, including the start and the end of Python.
 
     python benchmarks/cold.py         # 100,000 clips, 100,000 transcript lines with windows
     python benchmarks/cold.py --clips 0          # only the twelve clips of the demo
     python benchmarks/cold.py --store STORE      # a store of your own
 
 The store has the demo's clips, indexed with ``small``, and random clips of the same layout
-(``store.py``). In turns: ``eaglenet search``, transcripts included; the same for what is seen
-alone; the same with an image, which another process decodes; ``eaglenet serve`` until its first
-search is answered; and ``python -c "import torch"``, which any program with a torch model has to
-wait for. The modules are compiled to bytecode before, as pip does when it installs them. The first
-round is dropped: the others find the files in the page cache.
+(``store.py``). Measured alternately: ``eaglenet search``, including transcripts; the same for
+visual content only; the same with an image, which another process decodes; ``eaglenet serve`` until
+its first search is answered; and ``python -c "import torch"``, for which any program with a torch
+model must wait. The modules are compiled to bytecode first, as pip does when it installs them. The
+first round is dropped; in the others, the files are in the page cache.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
         store = options.store or make_store(Path(scratch) / "store", options.clips)
         num_clips = len(LocalStore.open(store).snapshot())
         search = [sys.executable, "-P", "-m", "eaglenet", "search", QUERY, "--store", str(store)]
-        measured: dict[str, Callable[[], float]] = {
+        measures: dict[str, Callable[[], float]] = {
             "search": lambda: seconds_of(search),
             "search what is seen": lambda: seconds_of([*search, "--in", "visual"]),
             "service until the first search": lambda: seconds_until_service(store),
@@ -57,10 +57,10 @@ def main() -> None:
         }
         if not options.clips:  # The features of random clips have no meaningful cosines.
             image = [*search[:4], "--image", str(CLIPS / "tent.jpg"), "--store", str(store)]
-            measured["search with an image"] = lambda: seconds_of(image)
-        seconds: dict[str, list[float]] = {name: [] for name in measured}
+            measures["search with an image"] = lambda: seconds_of(image)
+        seconds: dict[str, list[float]] = {name: [] for name in measures}
         for _ in range(options.repeats + 1):
-            for name, measure in measured.items():
+            for name, measure in measures.items():
                 seconds[name].append(measure())
     rows = []
     for name, (first, *times) in seconds.items():
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def make_store(store: Path, num_clips: int) -> Path:
-    """Index the demo's clips and add random ones up to ``num_clips``."""
+    """Index the demo's clips, and add random clips up to ``num_clips``."""
     index = [sys.executable, "-P", "-m", "eaglenet", "index", str(CLIPS), "--store", str(store)]
     subprocess.run(index, check=True)
     manifest = LocalStore.open(store).snapshot().manifest
@@ -84,14 +84,14 @@ def make_store(store: Path, num_clips: int) -> Path:
 
 
 def seconds_of(command: list[str]) -> float:
-    """Time of a command, which has to succeed."""
+    """Return the time of a command, which must succeed."""
     began = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - began
 
 
 def seconds_until_service(store: Path) -> float:
-    """Time from starting a service to the answer of its first search."""
+    """Return the time from starting a service to the response to its first search."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,8 +1,9 @@
-"""What every benchmark shares: where it ran, how a call is timed, how a result is kept."""
+"""Shared by all benchmarks: environment, timing, ranks and results."""
 
 from __future__ import annotations
 
 import datetime
+import resource
 import statistics
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -28,28 +30,28 @@ PACKAGES = (
 
 
 def serve_command(store: Path) -> list[str]:
-    """Command that serves a store on any free port, which it prints."""
+    """Return the command that serves a store on a free port, which the command prints."""
     options = ["--store", str(store), "--port", "0"]
     return [sys.executable, "-P", "-m", "eaglenet", "serve", *options]
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call, over several."""
+    """Seconds per call: median and best of ``repeats`` calls."""
 
     median: float
     best: float
     repeats: int
 
 
-def timed(
+def time_calls(
     function: Callable[[], Any],
     device: torch.device | str = "cpu",
     *,
     repeats: int = 10,
     warmup: int = 3,
 ) -> Timing:
-    """Seconds a call takes, the device's queue drained before and after each."""
+    """Time calls of a function; the device is synchronised before and after each call."""
     synchronize = torch.cuda.synchronize if torch.device(device).type == "cuda" else _nothing
     for _ in range(warmup):
         function()
@@ -68,37 +70,40 @@ def _nothing() -> None:
 
 
 def square_product(
-    device: str, *, dtype: torch.dtype | None = None, size: int | None = None
+    device: str, *, dtype: torch.dtype | None = None
 ) -> tuple[Callable[[], Any], int]:
-    """A product of two square matrices (bf16 on a GPU, fp32 on a CPU), and its operations."""
+    """Return a product of two square matrices, and its number of operations.
+
+    By default, it is in bf16 on a GPU and in fp32 on a CPU.
+    """
     on_gpu = device == "cuda"
-    size = size or (8192 if on_gpu else 1024)
+    size = 8192 if on_gpu else 1024
     dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
     left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return lambda: left @ right, 2 * size**3
 
 
-def ceiling(device: str, *, dtype: torch.dtype | None = None, size: int | None = None) -> float:
-    """TFLOP/s of the best of ten square products: what a device gives at best, for a moment."""
-    product, count = square_product(device, dtype=dtype, size=size)
-    return count / timed(product, device, repeats=10).best / 1e12
+def ceiling(device: str, *, dtype: torch.dtype | None = None) -> float:
+    """Return the TFLOP/s of the best of ten square products, the short-term peak of a device."""
+    product, count = square_product(device, dtype=dtype)
+    return count / time_calls(product, device, repeats=10).best / 1e12
 
 
-def calls_a_second(
+def calls_per_second(
     sides: dict[str, Callable[[], Any]], device: str, *, rounds: int, turn: float
 ) -> dict[str, float]:
-    """Of each side: median over rounds in which every side has one turn of about ``turn`` seconds.
+    """Return the calls per second of each side, measured alternately: the median over rounds.
 
-    The calls of a turn (one at least) are queued without waiting in between. A GPU that is kept
-    busy so runs into its limit of power, as it does in use.
+    In each round, every side has a turn of about ``turn`` seconds, in which its calls (at least
+    one) are queued without waiting. This brings a GPU to its power limit, as real work does.
     """
     synchronize = torch.cuda.synchronize if device == "cuda" else _nothing
     warmup = 3 if device == "cuda" else 1
     calls = {
-        name: max(1, round(turn / timed(side, device, repeats=1, warmup=warmup).best))
+        name: max(1, round(turn / time_calls(side, device, repeats=1, warmup=warmup).best))
         for name, side in sides.items()
     }
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
             synchronize()
@@ -106,13 +111,13 @@ def calls_a_second(
             for _ in range(calls[name]):
                 side()
             synchronize()
-            found[name].append(calls[name] / (time.perf_counter() - start))
-    return {name: statistics.median(rates) for name, rates in found.items()}
+            rates[name].append(calls[name] / (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in rates.items()}
 
 
 @contextmanager
-def written_out_attention() -> Iterator[None]:
-    """Attention as two products and a softmax, in the operands' own precision."""
+def unfused_attention() -> Iterator[None]:
+    """Compute attention as two products and a softmax, in the precision of the operands."""
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # type: ignore[no-untyped-call]
     try:
         with sdpa_kernel(SDPBackend.MATH):
@@ -124,21 +129,23 @@ def written_out_attention() -> Iterator[None]:
 def _product(
     bias: list[int], left: list[int], right: list[int], out_shape: Any = None, **others: Any
 ) -> int:
-    """Operations of a product with an activation at its end, which torch's counter leaves out."""
+    """Count a product fused with an activation, which the counter of torch leaves out."""
     return 2 * left[0] * left[1] * right[1]
 
 
 def _own_product(
     left: list[int], weight: list[int], bias: list[int], out_shape: Any = None, **others: Any
 ) -> int:
-    """The same of ``eaglenet.encoders.blocks``, whose weight is a layer's own."""
+    """Count the fused product of ``eaglenet.encoders.blocks``, whose weight is not transposed."""
     return 2 * left[0] * left[1] * weight[0]
 
 
 def operations(function: Callable[[], Any]) -> int:
-    """Floating-point operations of the matrix products and convolutions of a call, two a
-    multiply-add. Attention is written out meanwhile, so that its products count on any device."""
-    import eaglenet.encoders.blocks  # noqa: F401  # torch learns of the operation
+    """Count the floating-point operations of matrix products and convolutions in a call.
+
+    A multiply-add counts as two. Attention is unfused, so that its products count on any device.
+    """
+    import eaglenet.encoders.blocks  # noqa: F401  # registers the operation with torch
 
     counter = FlopCounterMode(
         display=False,
@@ -153,9 +160,9 @@ def operations(function: Callable[[], Any]) -> int:
 
 
 def environment() -> dict[str, Any]:
-    """Date, hardware, versions and commit: what a number means nothing without."""
-    found = describe_environment(PACKAGES)
-    hardware = found["hardware"]
+    """Return date, hardware, versions and commit."""
+    description = describe_environment(PACKAGES)
+    hardware = description["hardware"]
     gpus = hardware.get("gpus")
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -164,9 +171,9 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": gpus[0] if gpus else None,
         "cuda": torch.version.cuda,
-        "python": found["versions"].pop("python"),
-        "versions": found["versions"],
-        "commit": found["commit"] or "unknown",
+        "python": description["versions"].pop("python"),
+        "versions": description["versions"],
+        "commit": description["commit"] or "unknown",
     }
 
 
@@ -182,5 +189,22 @@ def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the median and the 99th percentile in milliseconds."""
     values = 1000 * np.asarray(seconds)
-    return {f"p{share}_ms": round(float(np.percentile(values, share)), 1) for share in (50, 99)}
+    return {f"p{rank}_ms": round(float(np.percentile(values, rank)), 1) for rank in (50, 99)}
+
+
+def children_seconds() -> float:
+    """Return the processor time of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def ranks_of(scores: Tensor, video_of_text: Tensor) -> Tensor:
+    """Return the rank of the right video of each text; equal scores count as better."""
+    return (scores >= scores.gather(1, video_of_text[:, None])).sum(dim=1)
+
+
+def recalls(ranks: Tensor) -> dict[str, float]:
+    """Return R@1, R@5 and R@10 in percent."""
+    return {f"R@{k}": round(100 * float((ranks <= k).double().mean()), 2) for k in (1, 5, 10)}

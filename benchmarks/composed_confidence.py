@@ -1,12 +1,12 @@
-"""Confidence of composed queries by the weights for plain texts: would it be calibrated?
+"""Calibration of the confidence of composed queries with the weights for plain texts.
 
 python benchmarks/composed_confidence.py --root TEST --subjects MSRVTT_data.json --vectors CACHE
 
-TEST and CACHE are those of benchmarks/confidence.py. Every caption of an item is a query alone,
-with another caption of the item (``"a" + "b"``), without a caption of another item
-(``"a" - "b"``), and with a frame of the item, which is then taken out of its clip
-(``"a" + image``). Parts are scaled and added as in a search. `shipped` are the weights of the
-model, `refitted` those of five folds.
+TEST and CACHE are those of benchmarks/confidence.py. Every caption of an item is a query by itself,
+plus another caption of the item (``"a" + "b"``), minus a caption of another item (``"a" - "b"``),
+and plus a frame of the item, which is then removed from its clip (``"a" + image``). Parts are
+scaled and added as in a search. `shipped` are the weights of the model, `refitted` those of five
+folds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from calibration import Gallery, cross_fit, draw_trials, measure
 from common import save_result
 from confidence import ABSENT_SHARE, FITTED_SIZES, confidences_of, read_subjects
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import SUBTRACTED_WEIGHT
@@ -35,7 +35,6 @@ NAMES = ("auc", "calibration_error", "nothing_where_absent", "nothing_where_firs
 
 
 def main() -> None:
-    """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
     parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json or labels")
@@ -45,9 +44,9 @@ def main() -> None:
     options = parser.parse_args()
     folder = encode_folder(options.root, options.vectors, options.model, "int8")
     light = LightModel.open(options.model)
-    bank, shipped = model_hubness_bank(light, options.model), Calibration.load(light.folder)
+    bank, calibration = model_hubness_bank(light, options.model), Calibration.load(light.folder)
     assert bank is not None
-    assert shipped is not None
+    assert calibration is not None
     texts = encode_texts(options.model, [text for text, _ in folder.texts], options.vectors)
     owners = np.array([number for _, number in folder.texts])
     subjects = read_subjects(options.subjects, [item.id for item in folder.items])
@@ -65,7 +64,7 @@ def main() -> None:
                 gallery, sizes=(size, size), count=SEARCHES, absent_share=ABSENT_SHARE, seed=1
             )
             values = {
-                "shipped": measure(trials, confidences_of(shipped, trials)),
+                "shipped": measure(trials, confidences_of(calibration, trials)),
                 "refitted": measure(trials, cross_fit(fitting, trials)),
             }
             right = values["shipped"]["right_first"]
@@ -80,7 +79,7 @@ def main() -> None:
 def compose(
     folder: Vectors, texts: Scores, owners: NDArray[np.int64], offsets: Scores
 ) -> dict[str, Scores]:
-    """Scores of queries over clips, ``[queries, clips]``, by kind of query."""
+    """Return the scores of queries over clips, ``[queries, clips]``, by kind of query."""
     generator = np.random.default_rng(0)
     clips = folder.clips
     cosines = texts @ clips.T

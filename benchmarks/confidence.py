@@ -1,17 +1,18 @@
-"""How well confidence tells right hits from wrong ones, and the calibration that ships.
+"""Quality of confidence: how well it separates right hits from wrong ones. Fits the calibration.
 
 python benchmarks/confidence.py --root TEST --subjects MSRVTT_data.json [LABELS.json] \
     --vectors CACHE [--distractors FRAMES ...] [--photographs PHOTOS] [--name NAME] [--save]
 
 TEST, FRAMES and PHOTOS are folders of frames (`eaglenet data frames`). Every caption of an item of
-TEST is a query. Galleries of each size are drawn from TEST and the distractors; in a fifth of the
-searches no item with a subject of the query's is there, where enough items have known subjects:
-MSR-VTT's categories, or JSON with the labels of each item. `fitted` are weights that were fitted to
-galleries of 100 to 1,000 without the query's item (five folds), `shipped` those of the model, as
-they are. With PHOTOS, weights are fitted to searches for its captions among its items, too, and are
-measured with these (``photographs``) and with captions of TEST among all items (``both``).
-``--save`` writes the weights, fitted with all items, into the model folder. CACHE keeps the vectors
-(benchmarks/frame_vectors.py). The result is written to `results/NAME-cpu.json`.
+TEST is a query. Galleries of each size are drawn from TEST and the distractors. In a fifth of the
+searches, no item of the gallery has a subject of the query, if enough items have known subjects:
+categories of MSR-VTT, or JSON with the labels of each item. A row measures weights that were fitted
+to galleries of 100 to 1,000 items without the query's item (five folds); its `shipped` are the
+weights of the model. With PHOTOS, weights are also fitted to searches for its captions among its
+items, and measured with these (``photographs``) and with captions of TEST among the items of TEST,
+FRAMES and PHOTOS (``both``). ``--save`` writes the weights, fitted with all items, into the model
+folder. Vectors are stored in CACHE (benchmarks/frame_vectors.py). The result is written to
+`results/NAME-cpu.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from calibration import (
 )
 from common import environment, save_result
 from eaglenet.core.files import read_json
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel
 from eaglenet.search.confidence import FEATURES, Calibration
 from frame_vectors import encode_folder, encode_texts
@@ -48,11 +49,10 @@ SIZES = (100, 300, 1_000, 3_000, 10_000)
 FITTED_SIZES = (100, 1_000)
 ABSENT_SHARE = 0.2
 FITTED, MEASURED = 12_000, 6_000
-"""Searches that weights are fitted to, and that each row is measured on."""
+"""Number of searches to which weights are fitted, and on which each row is measured."""
 
 
 def main() -> None:
-    """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
     parser.add_argument(
@@ -89,12 +89,12 @@ def main() -> None:
         photographs = encode_folder(
             options.photographs, options.vectors, options.model, "int8", options.items
         )
-        sentences = encode_texts(
+        captions = encode_texts(
             options.model, [text for text, _ in photographs.texts], options.vectors
         )
         offsets = bank.offsets(photographs.clips)
         galleries["photographs"] = Gallery(
-            score_texts(sentences, photographs.clips, offsets),
+            score_texts(captions, photographs.clips, offsets),
             np.array([number for _, number in photographs.texts]),
             read_subjects(options.subjects[-1], [item.id for item in photographs.items]),
         )
@@ -102,11 +102,11 @@ def main() -> None:
         others = score_texts(texts, photographs.clips, offsets)
         scores = np.concatenate([gallery.scores, others], axis=1)
         galleries["both"] = Gallery(scores, owners, np.zeros((scores.shape[1], 1), bool))
-    shipped = Calibration.load(light.folder)
+    calibration = Calibration.load(light.folder)
     rows = [
         {"files": name, **row}
         for name, each in galleries.items()
-        for row in measure_sizes(each, shipped, fitting)
+        for row in measure_sizes(each, calibration, fitting)
     ]
     result: dict[str, Any] = {
         "model": options.model,
@@ -123,9 +123,9 @@ def main() -> None:
 
 
 def measure_sizes(
-    gallery: Gallery, shipped: Calibration | None, fitting: Trials
+    gallery: Gallery, calibration: Calibration | None, fitting: Trials
 ) -> list[dict[str, Any]]:
-    """Measure at each size that the clips allow, with and without absent subjects."""
+    """Measure at each size for which there are enough clips, with and without absent subjects."""
     num_clips = gallery.scores.shape[1]
     rows = []
     for size in (size for size in SIZES if size <= num_clips):
@@ -135,15 +135,15 @@ def measure_sizes(
                 gallery, sizes=(size, size), count=MEASURED, absent_share=share, seed=1
             )
             row = {"gallery": size, **measure(trials, cross_fit(fitting, trials))}
-            if shipped is not None:
-                row["shipped"] = measure(trials, confidences_of(shipped, trials))
+            if calibration is not None:
+                row["shipped"] = measure(trials, confidences_of(calibration, trials))
             print(row)
             rows.append(row)
     return rows
 
 
 def draw_fitting(gallery: Gallery) -> Trials:
-    """Searches that weights are fitted to; in a fifth the subject is absent, if that can be."""
+    """Draw the searches for fitting; in a fifth of them the subject is absent, if possible."""
     absent_share = ABSENT_SHARE if gallery.can_lack_subjects(FITTED_SIZES[0]) else 0.0
     num_clips = gallery.scores.shape[1]
     last = max(
@@ -157,23 +157,23 @@ def draw_fitting(gallery: Gallery) -> Trials:
 
 
 def confidences_of(calibration: Calibration, trials: Trials) -> NDArray[np.float64]:
-    """Confidences by the weights of a model."""
+    """Return the confidences by the weights of a model."""
     weights = np.array([calibration.weights[name] for name in FEATURES])
     result: NDArray[np.float64] = 1 / (1 + np.exp(-trials.evidence @ weights))
     return result
 
 
 def raw_auc(cosines: NDArray[np.float32], clip_of_text: NDArray[np.int64]) -> float:
-    """AUC of the plain cosine of the first hit, over all items of the test set."""
+    """Return the AUC of the plain cosine of the first hit, over all items of the test set."""
     is_right = cosines.argmax(axis=1) == clip_of_text
     return roc_auc(cosines.max(axis=1).astype(np.float64), is_right)
 
 
 def save(light: LightModel, bank: str, trials: Trials, rows: list[dict[str, Any]]) -> None:
     """Fit with all items and write the file of the model."""
-    # One row per gallery: with absent subjects where there are any.
+    # One row per gallery, with absent subjects if it has such a row.
     best = {(row["files"], row["gallery"]): row for row in rows}.values()
-    measured = {
+    measurement = {
         "date": environment()["date"][:10],
         "data": "test videos of MSR-VTT 1k-A, every caption a query, a fifth of the searches "
         "without any video of the query's category; photographs of COCO, sentences of COCO-QA; "
@@ -183,7 +183,7 @@ def save(light: LightModel, bank: str, trials: Trials, rows: list[dict[str, Any]
         "calibration_error": [row["calibration_error"] for row in best],
         "command": "python benchmarks/confidence.py --photographs PHOTOS --save",
     }
-    calibration = make_calibration(trials, light.identity, bank, measured)
+    calibration = make_calibration(trials, light.identity, bank, measurement)
     earlier = Calibration.load(light.folder)
     if earlier is not None and (earlier.identity, earlier.hubness) == (light.identity, bank):
         # Weights for sequences (benchmarks/sequence_confidence.py) do not depend on these.
@@ -193,17 +193,17 @@ def save(light: LightModel, bank: str, trials: Trials, rows: list[dict[str, Any]
 
 
 def read_subjects(path: Path, ids: list[str]) -> NDArray[np.bool_]:
-    """Subjects of each item, ``[items, subjects]``, by the last part of its id."""
+    """Read the subjects of each item, ``[items, subjects]``, by the last part of its id."""
     content = read_json(path)
     if "videos" in content:
-        known = {row["video_id"]: [str(row["category"])] for row in content["videos"]}
+        subjects_of = {row["video_id"]: [str(row["category"])] for row in content["videos"]}
     else:
-        known = content
-    names = sorted({name for own in known.values() for name in own})
+        subjects_of = content
+    names = sorted({name for own in subjects_of.values() for name in own})
     columns = {name: number for number, name in enumerate(names)}
     result = np.zeros((len(ids), len(names)), bool)
     for row, item in enumerate(ids):
-        for name in known.get(item.split("-")[-1], ()):
+        for name in subjects_of.get(item.split("-")[-1], ()):
             result[row, columns[name]] = True
     return result
 

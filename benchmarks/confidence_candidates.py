@@ -1,30 +1,31 @@
-"""More evidence for confidence that was tried, and what limits any: three splits, strictly apart.
+"""Candidates for more evidence of confidence, and their upper bound, on three separate splits.
 
 python benchmarks/confidence_candidates.py FEATURES --root TEST --subjects MSRVTT_data.json \
     --vectors CACHE
 
 FEATURES is that of benchmarks/confidence_features.py, TEST and CACHE those of
-benchmarks/confidence.py. In each split, one half of the videos fits the weights (their captions,
-searched among them), the other half measures. Candidates, fitted together with what ships:
+benchmarks/confidence.py. In each split, weights are fitted to one half of the videos (their
+captions, searched among them) and measured on the other half. Candidates, each of which is fitted
+together with the evidence that ships:
 
-sharp: share of the hit in a softmax with a scale of 100 instead of 30.
+sharp: softmax of the hit with a scale of 100 instead of 30.
 peak: cosine of the best frame of the hit minus that of its mean frame (stored features: none).
 agreement: length of the mean of the hit's unit frames (stored features: none).
 plain lead: lead by the cosine, without hubness offsets.
-bank rank: logarithm of the part of the hubness bank that is nearer to the hit than the query.
-twin: highest cosine of the hit with one of the other first hits, whose lead then means less.
+bank rank: logarithm of the fraction of the hubness bank that is nearer to the hit than the query.
+twin: highest cosine of the hit with another first hit; its lead then means less.
 density: mean cosine of the hit with the other first hits.
 generic: similarity of the text to those of the hubness bank; a generic text fits many videos.
 words: number of words of the text.
-captions: no candidate but a bound: how well the text fits the captions of the hit by other people
-(TF-IDF, mean of the best three), and by how much better than those of the next video.
+captions: an upper bound, not a candidate: how well the text fits the captions of the hit by other
+people (TF-IDF, mean of the best three), and how much better than those of the next video.
 
-``lenient`` measures what ships where a hit counts as right, too, if its captions fit the text as
-well as those of the text's own video. ``by_chance`` is the calibration error of confidences that
-are exact, in as many searches.
+``lenient`` measures the evidence that ships if a hit also counts as right when its captions fit the
+text as well as those of the right video. ``by_chance`` is the calibration error of exact
+confidences in the same number of searches.
 
-The number of clips is part of what ships. Coarse and exact ranks of ``small`` are equal, so that
-their agreement says nothing.
+The evidence that ships includes the number of clips. Coarse and exact ranks of ``small`` are equal,
+so that their agreement is no evidence.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from calibration import (
 from common import save_result
 from confidence import ABSENT_SHARE, read_subjects
 from confidence_features import make_gallery
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import FEATURES, make_evidence
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
@@ -66,11 +67,11 @@ from frame_vectors import encode_folder, encode_texts
 Array = NDArray[np.float32]
 Index = NDArray[np.int64]
 SPLITS, FITTED, MEASURED = 3, 1_500, 1_000
-"""Splits, and searches per split that weights are fitted to and each row is measured on."""
+"""Number of splits, and of searches per split for fitting and for measuring each row."""
 SIZES = (100, 200, 1_000)
 SHARP_SCALE = 100.0
 FIRST_HITS = 12
-"""Hits among which twins are looked for."""
+"""Number of hits that are compared to find twins."""
 NAMES = (
     *("sharp", "peak", "agreement", "plain lead", "bank rank", "twin", "density", "generic"),
     *("words", "captions"),
@@ -82,10 +83,10 @@ CHANCE_DRAWS = 20
 class Material:
     """Texts and clips of one tower.
 
-    frames: unit frames per clip, zeros for padding, ``[clips, frames, dim]``; None: not known.
-    fits: how well a text fits the captions of a clip, ``[texts, clips]``; None: the captions are
-        not known.
-    num_words: words per text; zeros if the captions are not known.
+    frames: unit frames per clip, zeros for padding, ``[clips, frames, dim]``; None if unknown.
+    fits: how well a text fits the captions of a clip, ``[texts, clips]``; None if the captions are
+        unknown.
+    num_words: words per text; zeros if the captions are unknown.
     """
 
     gallery: Gallery
@@ -98,7 +99,6 @@ class Material:
 
 
 def main() -> None:
-    """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("features", type=Path, help="folder of stored features")
     parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
@@ -136,13 +136,13 @@ def read_items(root: Path, subjects: Path, cache: Path, model: str) -> Material:
 
 
 def read_features(folder: Path, subjects: Path) -> Material:
-    """Learn the common space of stored features; texts of the videos it was not learnt on."""
+    """Learn the common space of stored features; the texts are those of other videos."""
     gallery, texts, clips, _, bank = make_gallery(folder, subjects)
     return Material(gallery, texts, clips, bank, np.zeros(len(texts), np.int64))
 
 
 def compare_captions(captions: Sequence[str], owners: Index, num_clips: int) -> Array:
-    """Cosine of TF-IDF of each text with the captions of each clip: mean of the best three.
+    """Return the TF-IDF cosine of each text with the captions of each clip: mean of the best three.
 
     A text is not compared with itself.
     """
@@ -166,7 +166,7 @@ def compare_captions(captions: Sequence[str], owners: Index, num_clips: int) -> 
 
 
 def take_half(material: Material, clips: Index) -> Material:
-    """Some of the clips, and the texts of these."""
+    """Select clips and their texts."""
     positions = np.full(len(material.clips), -1)
     positions[clips] = np.arange(len(clips))
     gallery = material.gallery
@@ -190,7 +190,7 @@ def take_half(material: Material, clips: Index) -> Material:
 def evidence_of(material: Material) -> AddEvidence:
     """Return a function that computes the candidates for the first hits of a text.
 
-    The last column is 1 where the captions of a hit fit as well as those of the right clip.
+    The last column is 1 if the captions of a hit fit as well as those of the right clip.
     """
     vectors = material.bank.vectors
     similarities = TEMPERATURE * (material.texts @ vectors.T)
@@ -238,15 +238,15 @@ def evidence_of(material: Material) -> AddEvidence:
 
 
 def measure_splits(name: str, material: Material) -> list[dict[str, Any]]:
-    """Measure what ships and each candidate, at each size, in each split; mean and deviation."""
-    chosen: dict[str, list[int]] = {"shipped": []}
+    """Measure each candidate at each size; return mean and deviation over the splits."""
+    columns_of: dict[str, list[int]] = {"shipped": []}
     unknown = set() if material.frames is not None else {"peak", "agreement"}
     unknown |= set() if material.fits is not None else {"captions", "words"}
     for number, candidate in enumerate(NAMES):
         width = 2 if candidate == "captions" else 1
         if candidate not in unknown:
-            chosen[candidate] = list(range(number, number + width))
-    chosen["all but captions"] = list(range(len(NAMES) - 1))
+            columns_of[candidate] = list(range(number, number + width))
+    columns_of["all but captions"] = list(range(len(NAMES) - 1))
     values: dict[tuple[int, str], list[dict[str, float]]] = {}
     for split in range(SPLITS):
         order = np.random.default_rng(split).permutation(len(material.clips))
@@ -259,17 +259,17 @@ def measure_splits(name: str, material: Material) -> list[dict[str, Any]]:
                 replace(part, is_right=part.is_right | (part.evidence[:, -1] > 0))
                 for part in (fitting, trials)
             ]
-            for candidate, columns in chosen.items():
+            for candidate, columns in columns_of.items():
                 own = rate(fitting, trials, columns)
                 values.setdefault((size, candidate), []).append(own)
             if material.fits is not None:
                 values.setdefault((size, "lenient"), []).append(rate(*lenient, []))
         print(name, split, flush=True)
     rows = []
-    for (size, candidate), measured in values.items():
+    for (size, candidate), measurements in values.items():
         row: dict[str, Any] = {"towers": name, "gallery": size, "evidence": candidate}
-        for key in measured[0]:
-            numbers = [each[key] for each in measured]
+        for key in measurements[0]:
+            numbers = [each[key] for each in measurements]
             row[key] = [round(float(np.mean(numbers)), 4), round(float(np.std(numbers)), 4)]
         print(row, flush=True)
         rows.append(row)
@@ -277,7 +277,7 @@ def measure_splits(name: str, material: Material) -> list[dict[str, Any]]:
 
 
 def draw(material: Material, sizes: tuple[int, int], count: int, seed: int) -> Trials:
-    """Searches in one half of the videos."""
+    """Draw searches in one half of the videos."""
     return draw_trials(
         material.gallery,
         sizes=sizes,
@@ -289,21 +289,21 @@ def draw(material: Material, sizes: tuple[int, int], count: int, seed: int) -> T
 
 
 def rate(fitting: Trials, trials: Trials, columns: Sequence[int]) -> dict[str, float]:
-    """AUC and calibration error of first hits, with some of the candidates."""
+    """Return AUC and calibration error of first hits with some of the candidates."""
     width = len(FEATURES)
-    kept = [*range(width), *(width + column for column in columns)]
-    weights = fit_weights(replace(fitting, evidence=fitting.evidence[:, kept]))
-    confidences = 1 / (1 + np.exp(-trials.evidence[:, kept] @ weights))
-    measured = measure(trials, confidences)
+    used_columns = [*range(width), *(width + column for column in columns)]
+    weights = fit_weights(replace(fitting, evidence=fitting.evidence[:, used_columns]))
+    confidences = 1 / (1 + np.exp(-trials.evidence[:, used_columns] @ weights))
+    measurement = measure(trials, confidences)
     first = confidences[trials.is_first]
     generator = np.random.default_rng(0)
     by_chance = [
         calibration_error(first, generator.random(len(first)) < first) for _ in range(CHANCE_DRAWS)
     ]
     return {
-        "right_first": measured["right_first"],
-        "auc": measured["auc"],
-        "calibration_error": measured["calibration_error"],
+        "right_first": measurement["right_first"],
+        "auc": measurement["auc"],
+        "calibration_error": measurement["calibration_error"],
         "by_chance": float(np.mean(by_chance)),
     }
 

@@ -1,13 +1,13 @@
-"""Confidence with another tower, from stored features: does the formula depend on `small`?
+"""Confidence with other towers than those of `small`, from stored features.
 
 python benchmarks/confidence_features.py FEATURES --subjects MSRVTT_data.json [--name NAME]
 
-FEATURES holds features of videos and captions by towers that never met: `frame_features.npy`
-[frames, dim], `sentence_features_int8.npy` with `sentence_scales.npy`, and `index.json` with
-`video_ids`, `frames_per_video` and `captions_per_video`. Their common space is learnt in closed
-form (canonical correlations of mean frame and caption) on two thirds of the videos. Captions of the
-others are searched as in benchmarks/confidence.py; the videos that the space was learnt on are
-among the distractors, and captions of theirs are the hubness bank.
+FEATURES contains features of videos and captions by towers that were not trained together:
+`frame_features.npy` [frames, dim], `sentence_features_int8.npy` with `sentence_scales.npy`, and
+`index.json` with `video_ids`, `frames_per_video` and `captions_per_video`. Their common space is
+learned in closed form (canonical correlations of mean frame and caption) on two thirds of the
+videos. Captions of the other videos are searched as in benchmarks/confidence.py. The videos used
+for learning are distractors, and some of their captions are the hubness bank.
 """
 
 from __future__ import annotations
@@ -58,7 +58,10 @@ class Features:
 
 
 def canonical_maps(texts: Array, videos: Array) -> tuple[Array, Array]:
-    """Maps of centred texts and videos to the directions that correlate most, weighted by it."""
+    """Return maps of centred texts and videos to their most correlated directions.
+
+    Directions are weighted by the roots of their correlations.
+    """
 
     def whitening(values: Array) -> NDArray[np.float64]:
         covariance = (values.T @ values).astype(np.float64) / len(values)
@@ -67,18 +70,17 @@ def canonical_maps(texts: Array, videos: Array) -> tuple[Array, Array]:
         result: NDArray[np.float64] = vectors / np.sqrt(eigenvalues) @ vectors.T
         return result
 
-    left, right = whitening(texts), whitening(videos)
-    cross = left @ (texts.T @ videos / len(texts)) @ right
+    text_whitening, video_whitening = whitening(texts), whitening(videos)
+    cross = text_whitening @ (texts.T @ videos / len(texts)) @ video_whitening
     first, correlations, second = np.linalg.svd(cross)
     weights = np.sqrt(correlations[:DIM])
     return (
-        (left @ first[:, :DIM] * weights).astype(np.float32),
-        (right @ second[:DIM].T * weights).astype(np.float32),
+        (text_whitening @ first[:, :DIM] * weights).astype(np.float32),
+        (video_whitening @ second[:DIM].T * weights).astype(np.float32),
     )
 
 
 def main() -> None:
-    """Read the options, learn the space, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("features", type=Path, help="folder of stored features")
     parser.add_argument("--subjects", type=Path, required=True, help="MSRVTT_data.json")
@@ -101,16 +103,16 @@ def make_gallery(folder: Path, subjects: Path) -> tuple[Gallery, Array, Array, i
     features = Features.load(folder)
     generator = np.random.default_rng(0)
     order = generator.permutation(len(features.ids))
-    unseen, learnt = np.split(order, [len(order) // 3])
-    is_learnt = np.isin(features.owners, learnt)
-    text_centre = features.texts[is_learnt].mean(axis=0)
-    video_centre = features.videos[learnt].mean(axis=0)
+    unseen, training = np.split(order, [len(order) // 3])
+    is_training = np.isin(features.owners, training)
+    text_centre = features.texts[is_training].mean(axis=0)
+    video_centre = features.videos[training].mean(axis=0)
     text_map, video_map = canonical_maps(
-        features.texts[is_learnt] - text_centre,
-        (features.videos - video_centre)[features.owners[is_learnt]],
+        features.texts[is_training] - text_centre,
+        (features.videos - video_centre)[features.owners[is_training]],
     )
     clips = unit((features.videos - video_centre) @ video_map)[order]
-    bank_rows = generator.choice(np.flatnonzero(is_learnt), BANK_TEXTS, replace=False)
+    bank_rows = generator.choice(np.flatnonzero(is_training), BANK_TEXTS, replace=False)
     bank_vectors = unit((features.texts[bank_rows] - text_centre) @ text_map)
     bank = HubnessBank("of the training videos", bank_vectors, 1.0, TEMPERATURE)
     rows = np.concatenate(

@@ -1,12 +1,12 @@
-"""Milliseconds for 12 exact frames of four files, against decord2 and OpenCV, interleaved.
+"""Milliseconds for 12 exact frames of four files, compared with decord2 and OpenCV.
 
     python benchmarks/decoding.py            # makes the files (about two minutes), then measures
     python benchmarks/decoding.py --folder DIR --rounds 9
 
-Every reader gives 12 frames, RGB, shorter side 224, centre crop. Each frame carries its own number
-as a grid of 4 x 4 cells, so that frames are counted as exact only when they are the right ones. The
-others scale without antialiasing or inside their decoder, whichever is faster: that is in their
-favour. Rounds are interleaved because a machine's speed drifts.
+Every reader returns 12 RGB frames, shorter side 224, centre crop. The number of each frame is drawn
+into it as a grid of 4 x 4 cells, by which exact frames are counted. The other libraries scale
+without antialiasing, or inside their decoder if that is faster, which is in their favour. Readers
+take turns, because the speed of a machine drifts.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FILMS = (
 
 
 class Footage:
-    """Frames made on demand: soft shapes that move, film grain, a scene change every 4 s."""
+    """Frames made on demand: soft moving shapes with grain, and a scene change every 4 s."""
 
     ndim, dtype = 4, np.dtype(np.uint8)
 
@@ -80,9 +80,9 @@ class Footage:
             self.scenes = {scene: self.make_scene(scene)}
         height, width = self.shape[1:3]
         y, x = step, 2 * step
-        picture = self.scenes[scene][y : y + height, x : x + width].copy()
-        picture += self.grain[number % 8]
-        return paint_number(picture, number)
+        frame = self.scenes[scene][y : y + height, x : x + width].copy()
+        frame += self.grain[number % 8]
+        return paint_number(frame, number)
 
     def make_scene(self, scene: int) -> Frames:
         from PIL import Image
@@ -90,30 +90,30 @@ class Footage:
         height, width = self.shape[1] + 4 * FPS, self.shape[2] + 8 * FPS
         coarse = np.random.default_rng(scene).integers(0, 240, (14, 20, 3), dtype=np.uint8)
         smooth = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-        return np.asarray(smooth).clip(0, 246)  # leaves room for the grain
+        return np.asarray(smooth).clip(0, 246)  # At most 255 with the grain.
 
 
 def make_file(path: Path, film: Film) -> None:
-    """Keyframes at fixed distances only: the last film is the worst case it claims to be."""
+    """Write a file with keyframes only at fixed distances, so that seeking costs the most."""
     options = {"g": str(film.gop), "sc_threshold": "0", "preset": "veryfast"}
     partial = path.with_name(f"partial-{path.name}")
     write_video(partial, Footage(film), FPS, options=options)
     partial.replace(path)
 
 
-def paint_number(picture: Frames, number: int) -> Frames:
-    height, width = picture.shape[:2]
+def paint_number(frame: Frames, number: int) -> Frames:
+    height, width = frame.shape[:2]
     cell = min(height, width) // 8
     top, left = (height - 4 * cell) // 2, (width - 4 * cell) // 2
     for bit in range(16):
         row, column = divmod(bit, 4)
         y, x = top + row * cell, left + column * cell
-        picture[y : y + cell, x : x + cell] = 235 if number >> bit & 1 else 20
-    return picture
+        frame[y : y + cell, x : x + cell] = 235 if number >> bit & 1 else 20
+    return frame
 
 
 def read_numbers(frames: Frames) -> list[int]:
-    """``frames``: [frames, height, width, 3]."""
+    """Read the numbers painted into frames ``[frames, height, width, 3]``."""
     cell = SIZE / 8
     numbers = []
     for frame in frames:
@@ -127,7 +127,7 @@ def read_numbers(frames: Frames) -> list[int]:
     return numbers
 
 
-def wanted_numbers(num_frames: int) -> list[int]:
+def sample_numbers(num_frames: int) -> list[int]:
     return [(2 * i + 1) * num_frames // (2 * NUM_FRAMES) for i in range(NUM_FRAMES)]
 
 
@@ -164,7 +164,7 @@ def read_decord(scale_inside: bool, threads: int) -> Reader:
             width, height = (1280, 720) if "720p" in path.name else (320, 240)
             options = {"width": SIZE * width // height, "height": SIZE}
         reader = decord.VideoReader(str(path), num_threads=threads, **options)
-        batch = reader.get_batch(wanted_numbers(len(reader))).asnumpy()
+        batch = reader.get_batch(sample_numbers(len(reader))).asnumpy()
         return (crop(batch) if scale_inside else shrink(list(batch))), 0.0
 
     return read
@@ -175,10 +175,9 @@ def read_opencv(seek: bool) -> Reader:
 
     def read(path: Path, num_frames: int) -> tuple[Frames, float]:
         capture = cv2.VideoCapture(str(path))
-        wanted = wanted_numbers(num_frames)
         frames = []
         position = 0
-        for number in wanted:
+        for number in sample_numbers(num_frames):
             if seek:
                 capture.set(cv2.CAP_PROP_POS_FRAMES, number)
             else:
@@ -195,29 +194,30 @@ def read_opencv(seek: bool) -> Reader:
 
 
 def readers() -> dict[str, Reader]:
-    found: dict[str, Reader] = {
+    """Return the readers whose packages are installed, by name."""
+    every: dict[str, Reader] = {
         "eaglenet": read_eaglenet(fast=False, threads=0),
         "eaglenet, 1 thread": read_eaglenet(fast=False, threads=1),
         "eaglenet --fast": read_eaglenet(fast=True, threads=0),
     }
     try:
-        found["decord2"] = read_decord(scale_inside=False, threads=0)
-        found["decord2, scaled inside"] = read_decord(scale_inside=True, threads=0)
-        found["decord2, 1 thread, scaled inside"] = read_decord(scale_inside=True, threads=1)
+        every["decord2"] = read_decord(scale_inside=False, threads=0)
+        every["decord2, scaled inside"] = read_decord(scale_inside=True, threads=0)
+        every["decord2, 1 thread, scaled inside"] = read_decord(scale_inside=True, threads=1)
     except ImportError:
         print("decord2 is not installed: left out")
     try:
-        found["opencv, seek"] = read_opencv(seek=True)
-        found["opencv, sequential"] = read_opencv(seek=False)
+        every["opencv, seek"] = read_opencv(seek=True)
+        every["opencv, sequential"] = read_opencv(seek=False)
     except ImportError:
         print("OpenCV is not installed: left out")
-    return found
+    return every
 
 
 def measure(path: Path, film: Film, rounds: int) -> dict[str, dict[str, float]]:
     every = readers()
     if film.seconds > 60:
-        # Decoding three minutes through is many times slower than seeking.
+        # Decoding all of three minutes is many times slower than seeking.
         every.pop("opencv, sequential", None)
     seconds: dict[str, list[float]] = {name: [] for name in every}
     exact, error = {}, {}
@@ -225,11 +225,11 @@ def measure(path: Path, film: Film, rounds: int) -> dict[str, dict[str, float]]:
         for name, read in every.items():
             start = time.perf_counter()
             frames, largest = read(path, film.num_frames)
-            if turn > 0:  # the first round warms caches
+            if turn > 0:  # The first round fills caches.
                 seconds[name].append(time.perf_counter() - start)
             numbers = read_numbers(frames)
-            wanted = wanted_numbers(film.num_frames)
-            exact[name] = sum(a == b for a, b in zip(numbers, wanted, strict=True))
+            expected = sample_numbers(film.num_frames)
+            exact[name] = sum(a == b for a, b in zip(numbers, expected, strict=True))
             error[name] = largest
     return {
         name: {
@@ -243,7 +243,7 @@ def measure(path: Path, film: Film, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def verdict(rows: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Our time over the best exact one of the others, and how much faster ``--fast`` is."""
+    """Return our time over that of the best exact other reader, and the speedup of ``--fast``."""
     others = [
         row["median_ms"]
         for name, row in rows.items()
@@ -258,7 +258,7 @@ def verdict(rows: dict[str, dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, help="where the test files are made and kept")
+    parser.add_argument("--folder", type=Path, help="folder for the test files, which are kept")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=Path, help="folder for the result")
     arguments = parser.parse_args()
@@ -279,7 +279,7 @@ def main() -> None:
     payload = {
         "benchmark": "decoding",
         "rounds": arguments.rounds,
-        "load_average": [round(load, 1) for load in os.getloadavg()],  # 1 is this run itself
+        "load_average": [round(load, 1) for load in os.getloadavg()],  # This run counts as 1.
         "files": results,
     }
     print(f"\nwritten to {save_result('decoding', payload, arguments.output)}")

@@ -2,10 +2,10 @@
 
     python benchmarks/disk.py OLD [--save]
 
-OLD is a local store that the last version with Lance tables (commit 010d2d5) indexed. A copy is
-converted with `eaglenet store upgrade`, which compares every clip with its checksum, so both hold
-the same features, thumbnails, files and transcript lines. `ratio` compares with tables that are
-compacted and have no earlier versions, `ratio_as_indexed` with what the index run left.
+OLD is a local store made by the last version with Lance tables (commit 010d2d5). A copy is
+converted with `eaglenet store upgrade`, which compares every clip with its checksum, so that both
+contain the same features, thumbnails, files and transcript lines. `ratio` compares with compacted
+tables without earlier versions, `ratio_as_indexed` with the tables as the index run left them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_RATIO = 0.55
 
 
 def old_parts(folder: Path) -> dict[str, int]:
-    """Bytes of each table, of each kind of file of the snapshot, and of all else."""
+    """Return the bytes of each table, of each kind of file of the snapshot, and of the rest."""
     parts: dict[str, int] = defaultdict(int)
     for path in folder.rglob("*"):
         if path.is_file():
@@ -41,7 +41,7 @@ def old_parts(folder: Path) -> dict[str, int]:
 
 
 def compacted_parts(folder: Path, temporary: Path) -> dict[str, int]:
-    """The same for a copy without earlier versions of tables."""
+    """Return the same for a compacted copy without earlier versions of tables."""
     import lancedb
 
     copy = temporary / "compacted"
@@ -54,12 +54,11 @@ def compacted_parts(folder: Path, temporary: Path) -> dict[str, int]:
 
 
 def per_clip(parts: dict[str, int], clips: int) -> dict[str, float]:
-    ordered = sorted(parts.items(), key=lambda part: -part[1])
-    return {name: round(size / clips, 1) for name, size in ordered}
+    order = sorted(parts.items(), key=lambda part: -part[1])
+    return {name: round(size / clips, 1) for name, size in order}
 
 
 def main() -> None:
-    """Read the options, convert a copy, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("old", type=Path, help="store of Lance tables")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
@@ -71,7 +70,7 @@ def main() -> None:
         shutil.copytree(options.old, folder)
         upgrade = upgrade_store(folder)
         store = LocalStore.open(folder)
-        left, after = old_parts(options.old), store.usage()
+        as_indexed, after = old_parts(options.old), store.usage()
         before = compacted_parts(options.old, Path(temporary))
         files = len(store.files())
     clips = upgrade.clips
@@ -79,12 +78,12 @@ def main() -> None:
         "clips": clips,
         "files": files,
         "bytes_per_clip": {
-            "lance_tables_and_snapshot_as_indexed": round(sum(left.values()) / clips, 1),
+            "lance_tables_and_snapshot_as_indexed": round(sum(as_indexed.values()) / clips, 1),
             "lance_tables_and_snapshot": round(sum(before.values()) / clips, 1),
             "sqlite_and_segments": round(sum(after.values()) / clips, 1),
         },
         "ratio": round(sum(after.values()) / sum(before.values()), 4),
-        "ratio_as_indexed": round(sum(after.values()) / sum(left.values()), 4),
+        "ratio_as_indexed": round(sum(after.values()) / sum(as_indexed.values()), 4),
         "goal": MAX_RATIO,
         "parts_of_lance_tables_and_snapshot": per_clip(before, clips),
         "parts_of_sqlite_and_segments": per_clip(after, clips),

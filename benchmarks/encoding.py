@@ -1,16 +1,15 @@
-"""Frames a second through the image tower, and texts a second through the text tower.
+"""Frames per second through the image tower, and texts per second through the text tower.
 
-    python benchmarks/encoding.py                     # on the GPU where there is one
+    python benchmarks/encoding.py                     # on the GPU if there is one
     python benchmarks/encoding.py --quick             # a few seconds on a CPU
     python benchmarks/encoding.py --towers b16 --precisions bf16 --batches 256 1024
 
-Our side starts from uint8 frames on the device (normalising included) and ends with un-normalised
-projections. transformers' ``CLIPModel``, where it is installed, is the other side: the same random
-weights and the same run, from pixels that are normalised already. `released loop` re-creates how
-the authors' code encodes: call by call, attention written out, every token normalised and
-projected, from normalised float32 frames. One line is one tower, precision and batch; sides take
-turns, so other load slows all of them alike. Operations are those of our image tower, for
-every side.
+Our side starts from uint8 frames on the device and ends with un-normalised projections. The other
+side is ``CLIPModel`` of transformers, if installed, with random weights, from pixels that are
+already normalised. `released loop` re-creates the encoding of the authors' code: eager, with
+unfused attention, every token normalised and projected, from normalised float32 frames. Each tower,
+precision and batch is measured with all sides taking turns, so that other load slows all of them
+alike. Operations are those of our image tower, for every side.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ceiling, environment, operations, save_result, written_out_attention
+from common import ceiling, environment, operations, save_result, unfused_attention
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig
@@ -43,7 +42,7 @@ Side = Callable[[], Any]
 def build_sides(
     config: ClipConfig, dtype: torch.dtype, device: str, batch: int, options: argparse.Namespace
 ) -> dict[str, tuple[Side, Side | None]]:
-    """name -> (encode frames, encode texts)."""
+    """Return functions that encode frames and texts, by side."""
     encoder = ClipEncoder(config).to(device, dtype).eval()
     if options.token_shift:
         last = config.vision.layers
@@ -62,14 +61,14 @@ def build_sides(
     }
     sides["released loop"] = released_side(encoder, clips, tokens)
     if options.compile:
-        compiled = ClipEncoder(config).to(device, dtype).eval()
-        compiled.load_state_dict(encoder.state_dict())
+        compiled_encoder = ClipEncoder(config).to(device, dtype).eval()
+        compiled_encoder.load_state_dict(encoder.state_dict())
         if options.token_shift:
-            compiled.set_token_shift((last - 2, last - 1))
-        compiled.compile(mode=options.mode, dynamic=False)
+            compiled_encoder.set_token_shift((last - 2, last - 1))
+        compiled_encoder.compile(mode=options.mode, dynamic=False)
         sides["ours compiled"] = (
-            lambda: compiled.encode_video(clips),
-            lambda: compiled.encode_text(tokens),
+            lambda: compiled_encoder.encode_video(clips),
+            lambda: compiled_encoder.encode_text(tokens),
         )
     if options.transformers and importlib.util.find_spec("transformers"):
         sides |= transformers_sides(encoder, clips, tokens, options)
@@ -77,15 +76,15 @@ def build_sides(
 
 
 def released_side(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> tuple[Side, Side]:
-    """Our own re-creation of the authors' loop."""
-    pixels = normalised(clips.frames, encoder)
+    """Return our re-creation of the authors' loop."""
+    pixels = normalise(clips.frames, encoder)
 
     def frames() -> Tensor:
-        with written_out_attention():
-            return encoder.encode_frames(pixels, patches=True)  # all tokens, the first is kept
+        with unfused_attention():
+            return encoder.encode_frames(pixels, patches=True)  # Projects all tokens.
 
     def texts() -> Any:
-        with written_out_attention():
+        with unfused_attention():
             return encoder.encode_text(tokens)
 
     return frames, texts
@@ -118,7 +117,7 @@ def transformers_sides(
         },
     )
     model = CLIPModel(config).to(device, dtype).eval()
-    pixels = normalised(clips.frames.flatten(0, 1), encoder).to(dtype)
+    pixels = normalise(clips.frames.flatten(0, 1), encoder).to(dtype)
     sides: dict[str, tuple[Side, Side | None]] = {
         "transformers": (
             lambda: model.get_image_features(pixel_values=pixels),
@@ -131,7 +130,7 @@ def transformers_sides(
     return sides
 
 
-def normalised(pixels: Tensor, encoder: ClipEncoder) -> Tensor:
+def normalise(pixels: Tensor, encoder: ClipEncoder) -> Tensor:
     mean, std = (
         torch.tensor(values, device=pixels.device)[:, None, None]
         for values in (encoder.config.pixel_mean, encoder.config.pixel_std)
@@ -141,7 +140,7 @@ def normalised(pixels: Tensor, encoder: ClipEncoder) -> Tensor:
 
 
 def rates(sides: dict[str, Side], count: int, device: str, rounds: int) -> dict[str, float]:
-    """Items a second of each side: median over rounds in which every side has one turn."""
+    """Return the items per second of each side: the median over rounds of one call per side."""
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
@@ -162,7 +161,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     config = CLIP_SHAPES[TOWERS[tower]]
     if options.quick:
-        # The tower's shape with a quarter of its blocks: the script's health, not a claim.
+        # A quarter of the blocks: this tests the script and measures nothing.
         vision = dataclasses.replace(config.vision, layers=config.vision.layers // 4)
         text = dataclasses.replace(config.text, layers=config.text.layers // 4)
         config = dataclasses.replace(config, vision=vision, text=text)
@@ -183,7 +182,7 @@ def measure(
             "frames_per_second": round(rate, 1),
             "texts_per_second": round(texts[name], 1) if name in texts else None,
             "against_released_loop": round(rate / frames["released loop"], 2),
-            "operations_a_frame": count,
+            "operations_per_frame": count,
             "bytes_of_weights": weights,
             "tflops": count * rate / 1e12,
             "of_ceiling": count * rate / 1e12 / options.ceilings[precision],
@@ -212,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
     options.towers = options.towers or (["b32"] if options.quick else list(TOWERS))
-    # bf16 and fp16 have no fast kernels on many CPUs, so they are measured there on request only.
+    # Many CPUs have no fast kernels for bf16 and fp16, so these are measured there on request only.
     options.precisions = options.precisions or (["bf16", "fp16", "fp32"] if on_gpu else ["fp32"])
     options.batches = options.batches or (
         [FRAMES] if options.quick else [96, 768] if on_gpu else [24]
@@ -229,8 +228,8 @@ def run(options: argparse.Namespace) -> None:
     options.ceilings = {
         name: ceiling(options.device, dtype=PRECISIONS[name]) for name in options.precisions
     }
-    listed = ", ".join(f"{name} {value:.1f}" for name, value in options.ceilings.items())
-    print(f"ceiling, a product of two square matrices: {listed} TFLOP/s")
+    listing = ", ".join(f"{name} {value:.1f}" for name, value in options.ceilings.items())
+    print(f"ceiling, a product of two square matrices: {listing} TFLOP/s")
     print(
         f"{'tower':9} {'precision':9} {'batch':>6} {'side':22} {'frames/s':>10} {'texts/s':>10} "
         f"{'x released':>10} {'GFLOP/frame':>11} {'weights MB':>10} {'TFLOP/s':>8} "
@@ -247,7 +246,7 @@ def run(options: argparse.Namespace) -> None:
                         f"{row['tower']:9} {precision:9} {row['batch']:6} {row['side']:22} "
                         f"{row['frames_per_second']:10,.0f} {texts:>10} "
                         f"{row['against_released_loop']:9.1f}x "
-                        f"{row['operations_a_frame'] / 1e9:11.2f} "
+                        f"{row['operations_per_frame'] / 1e9:11.2f} "
                         f"{row['bytes_of_weights'] / 1e6:10.0f} "
                         f"{row['tflops']:8.2f} {row['of_ceiling']:10.1%}"
                     )

@@ -1,17 +1,16 @@
-"""Seconds and memory that a long film takes: `eaglenet index` of a 1080p film with ``small``.
+"""Time and memory of `eaglenet index` for a long 1080p film with ``small``.
 
     python benchmarks/film.py                       # makes a film of 20 minutes, then measures
     python benchmarks/film.py --minutes 120
-    python benchmarks/film.py --film FILE           # one of your own
+    python benchmarks/film.py --film FILE           # your own film
 
-The command runs as a user runs it, in processes of its own, the start of Python and of the model
-included. Memory is that of all its processes together, shared pages counted once (Pss), looked at
-once a second. The film that is made repeats 48 s that move (25 frames a second, a keyframe
-every ten seconds, seven of ten frames B-frames as x264 has in films). Decoding and encoding alone
-are the processor seconds of one thread over two minutes of the film, in a process of their own that
-is set up as the command is (int8 where it takes that): what the time goes into. How many packets a
-decoder may leave out undecoded is said with it. Processor seconds hardly depend on what else the
-machine does; seconds do.
+The command runs as a user runs it, including the start of Python and of the model. Memory is that
+of all its processes together, sampled once per second; shared pages are counted once (Pss). The
+film repeats 48 s of motion (25 frames per second, a keyframe every ten seconds, and seven B-frames
+in ten frames, as x264 usually makes). Decoding and encoding are also measured separately: processor
+seconds of one thread over two minutes of the film, in a process that is set up like the command
+(with int8 if the command uses it), and the fraction of frames that a decoder may leave out.
+Processor seconds hardly depend on other load; seconds do.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from typing import Any
 import torch
 
 import indexing
-from common import save_result
+from common import children_seconds, save_result
 from decoding import FPS, Film, Footage
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.indexing.decoding import THUMBNAIL_SIZE
@@ -41,14 +40,14 @@ from eaglenet.video.containers import pyav
 from eaglenet.video.decoding import probe, write_video
 
 PIECE = 48
-LOOK_SECONDS = 1.0
+SAMPLE_SECONDS = 1.0
 ALONE_SECONDS = 128
 GOAL_SECONDS, GOAL_BYTES = 300, 1.5 * 2**30
-"""An hour of film in five minutes, in at most so much memory."""
+"""Maximum seconds per hour of film, and maximum memory."""
 
 
 def make_piece(path: Path, film: Film) -> None:
-    # x264 would take the number in each frame for a cut, and make no B-frames next to one.
+    # x264 would take the number in each frame for a cut, next to which it makes no B-frames.
     options = {"g": "250", "sc_threshold": "0", "preset": "veryfast"}
     write_video(path, Footage(film), FPS, options=options)
 
@@ -59,63 +58,61 @@ def make_film(path: Path, minutes: int) -> Path:
 
 
 def family(process: int) -> list[int]:
-    """A process and all that it started."""
-    found = [process]
+    """Return a process and its descendants."""
+    processes = [process]
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         for child in task.read_text().split():
-            found += family(int(child))
-    return found
+            processes += family(int(child))
+    return processes
 
 
 def memory(process: int) -> int:
-    """Bytes of a process and its children; a page that several share is counted once."""
+    """Return the bytes of a process and its descendants; shared pages are counted once."""
     total = 0
     for each in family(process):
         try:
             text = Path(f"/proc/{each}/smaps_rollup").read_text()
         except OSError:
-            continue  # It has just ended.
+            continue  # The process has just ended.
         total += int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) * 1024
     return total
 
 
 def index(film: Path, folder: Path) -> dict[str, Any]:
-    """The command on one film: seconds, processor time and the most memory it took."""
-    start = [sys.executable, "-P", "-m", "eaglenet"]
-    command = [*start, "index", str(film), "--store", str(folder / "s")]
-    before, began = os.times(), time.perf_counter()
+    """Index a film with the command; return its time, processor time and peak memory."""
+    command = [sys.executable, "-P", "-m", "eaglenet", "index", str(film)]
+    command += ["--store", str(folder / "s")]
+    before, start = children_seconds(), time.perf_counter()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        most = 0
+        peak = 0
         while process.poll() is None:
             try:
-                most = max(most, memory(process.pid))
+                peak = max(peak, memory(process.pid))
             except OSError:
                 continue
-            time.sleep(LOOK_SECONDS)
-    seconds, after = time.perf_counter() - began, os.times()
+            time.sleep(SAMPLE_SECONDS)
+    seconds = time.perf_counter() - start
     assert process.returncode == 0, (folder / "log").read_text()
-    spent = after.children_user + after.children_system
-    spent -= before.children_user + before.children_system
     return {
         "seconds": round(seconds, 1),
-        "processor_seconds": round(spent, 1),
-        "peak_bytes": most,
+        "processor_seconds": round(children_seconds() - before, 1),
+        "peak_bytes": peak,
         "last_line": (folder / "log").read_text().strip().splitlines()[-1][:200],
     }
 
 
-def alone_in_a_process(film: Path, seconds: int) -> dict[str, float]:
-    """:func:`alone`, where torch is imported as the command has it."""
+def measure_parts_in_process(film: Path, seconds: int) -> dict[str, float]:
+    """Call :func:`measure_parts` in a process that imports torch as the command does."""
     keep_freed_memory()
     os.environ["PYTHONSAFEPATH"] = "1"  # The child imports nothing from the current folder.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        return pool.submit(alone, film, seconds).result()
+        return pool.submit(measure_parts, film, seconds).result()
 
 
 def share_left_out(film: Path, seconds: int) -> float:
-    """Share of a film's frames that no other refers to, in its first seconds."""
+    """Return the fraction of frames to which no other frame refers, in the first seconds."""
     counts = []
     for skip in ("DEFAULT", "NONREF"):
         with pyav().open(str(film)) as container:
@@ -127,27 +124,27 @@ def share_left_out(film: Path, seconds: int) -> float:
 
 
 @torch.inference_mode()
-def alone(film: Path, seconds: int) -> dict[str, float]:
-    """Processor seconds an hour of film, decoding and encoding apart."""
+def measure_parts(film: Path, seconds: int) -> dict[str, float]:
+    """Return the processor seconds of decoding and of encoding per hour of film."""
     torch.set_num_threads(1)
-    way = indexing.ours(load("small").eval())
+    side = indexing.ours(load("small").eval())
     marks = [time.process_time()]
-    frames = way.decode(film, seconds, 1)
+    frames = side.decode(film, seconds, 1)
     marks.append(time.process_time())
-    way.encode(frames)
+    side.encode(frames)
     marks.append(time.process_time())
     decoding, encoding = marks[1] - marks[0], marks[2] - marks[1]
     return {
-        "decode_seconds_an_hour": round(decoding * 3600 / seconds, 1),
-        "encode_seconds_an_hour": round(encoding * 3600 / seconds, 1),
-        "frames_a_second_encoded": round(len(frames) / encoding, 1),
+        "decode_seconds_per_hour": round(decoding * 3600 / seconds, 1),
+        "encode_seconds_per_hour": round(encoding * 3600 / seconds, 1),
+        "frames_per_second_encoded": round(len(frames) / encoding, 1),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=int, default=20)
-    parser.add_argument("--film", type=Path, help="measure this one")
+    parser.add_argument("--film", type=Path, help="measure this film")
     parser.add_argument("--output", type=Path, help="folder for the result")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -163,9 +160,9 @@ def main() -> None:
             "size": [info.width, info.height],
             "thumbnail": THUMBNAIL_SIZE,
             "whole": run,
-            "seconds_an_hour": round(run["seconds"] / hours, 1),
-            "processor_seconds_an_hour": round(run["processor_seconds"] / hours, 1),
-            "processor_seconds_apart": alone_in_a_process(film, part),
+            "seconds_per_hour": round(run["seconds"] / hours, 1),
+            "processor_seconds_per_hour": round(run["processor_seconds"] / hours, 1),
+            "processor_seconds_apart": measure_parts_in_process(film, part),
             "share_of_frames_left_out": round(share_left_out(film, part), 2),
             "is_quick_enough": run["seconds"] / hours <= GOAL_SECONDS,
             "is_small_enough": run["peak_bytes"] <= GOAL_BYTES,

@@ -1,11 +1,12 @@
-"""How often folding takes for near copies what are none: one fixed camera, other events.
+"""How often different recordings of one fixed camera are taken for near copies.
 
     python benchmarks/folds.py --clips DIR     # backgrounds are frames of the videos in DIR
 
-Of each background ten seconds are made in which nothing happens, and others in which a thing of a
-twelfth, a sixth or a third of the height crosses the picture, early, late or in the middle. No two
-of them are copies; each is also compressed hard at half its size, which is one. The camera has
-noise of two levels. Told are the pairs of one background that are folded, and the copies that are.
+For each background, ten seconds are made in which nothing happens, and others in which an object of
+a twelfth, a sixth or a third of the height crosses the frame, early, late or in the middle. No two
+of these videos are copies. Each is also compressed strongly at half its size, which is a copy. The
+camera noise has a deviation of two grey values. The result counts the pairs of one background, and
+the copies, that are folded into one hit.
 """
 
 from __future__ import annotations
@@ -41,40 +42,41 @@ EVENTS = {
     "large early": (1 / 3, 1.0),
     "large late": (1 / 3, 6.5),
 }
-"""Height of what crosses, of the picture's, and when it begins; it takes 2.5 seconds."""
+"""Height of the object as a fraction of the frame, and the second at which it appears; it crosses
+the frame in 2.5 seconds."""
 
 
 def film(background: NDArray[np.uint8], event: tuple[float, float] | None, seed: int) -> Any:
-    """[frames, height, width, 3]."""
+    """Return the frames of a video, ``[frames, height, width, 3]``."""
     draw = np.random.default_rng(seed)
     frames = np.repeat(background[None].astype(np.float32), FPS * SECONDS, axis=0)
     if event is not None:
         size, begin = round(event[0] * SIDE), event[1]
         colour, top = draw.integers(0, 256, 3), int(draw.integers(0, SIDE - size))
         for number in range(len(frames)):
-            share = (number / FPS - begin) / 2.5
-            if 0 <= share < 1:
-                left = round(share * (SIDE - size))
-                frames[number, top : top + size, left : left + size] = colour
+            progress = (number / FPS - begin) / 2.5
+            if 0 <= progress < 1:
+                x = round(progress * (SIDE - size))
+                frames[number, top : top + size, x : x + size] = colour
     frames += draw.normal(0, 2, frames.shape)
     return frames.clip(0, 255).astype(np.uint8)
 
 
 def make(folder: Path, clips: Path, count: int) -> None:
-    """Films of ``count`` backgrounds, and a copy of each."""
+    """Write the videos of ``count`` backgrounds, and a copy of each."""
     paths = sorted(path for path in clips.rglob("*") if path.suffix in (".mp4", ".avi"))
-    chosen = [paths[place] for place in np.linspace(0, len(paths) - 1, count).astype(int)]
-    for number, path in enumerate(chosen):
-        still = decode(path, FrameSpec(num_frames=1, size=SIDE)).frames[0].permute(1, 2, 0).numpy()
-        for place, (name, event) in enumerate(EVENTS.items()):
-            frames = film(still, event, 100 * number + place)
+    for number, index in enumerate(np.linspace(0, len(paths) - 1, count).astype(int)):
+        video = decode(paths[index], FrameSpec(num_frames=1, size=SIDE))
+        background = video.frames[0].permute(1, 2, 0).numpy()
+        for offset, (name, event) in enumerate(EVENTS.items()):
+            frames = film(background, event, 100 * number + offset)
             write_video(folder / f"{number:03} {name}.mp4", frames, FPS)
             small = torch.from_numpy(frames[:, ::2, ::2].copy())
             write_video(folder / f"{number:03} {name} copy.mp4", small, FPS, options={"crf": "34"})
 
 
 def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
-    """Folded pairs that are no copies, and copies that are not folded."""
+    """Count folded pairs that are not copies, and folded copies."""
     if not (base / "films").exists():
         (base / "films").mkdir(parents=True)
         make(base / "films", clips, count)
@@ -92,10 +94,10 @@ def measure(base: Path, clips: Path, count: int) -> dict[str, Any]:
         for one, other in combinations(range(len(names)), 2)
         if names[one][:3] == names[other][:3]
     ]
-    copies = [told for one, other, told in pairs if _film(one) == _film(other)]
-    others = [(one, other, told) for one, other, told in pairs if _film(one) != _film(other)]
-    wrong = [(one, other) for one, other, told in others if told]
-    with_large = [told for one, other, told in others if "large" in one + other]
+    copies = [is_folded for one, other, is_folded in pairs if _film(one) == _film(other)]
+    others = [pair for pair in pairs if _film(pair[0]) != _film(pair[1])]
+    wrong = [(one, other) for one, other, is_folded in others if is_folded]
+    with_large = [is_folded for one, other, is_folded in others if "large" in one + other]
     return {
         "films": len(names),
         "backgrounds": len({name[:3] for name in names}),

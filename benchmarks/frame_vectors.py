@@ -2,8 +2,8 @@
 
     python benchmarks/frame_vectors.py FOLDER CACHE [--runtime int8] [--items 10000]
 
-Encoding takes most of the time of the benchmarks that use it: vectors are kept in CACHE, a file per
-batch, and an interrupted run continues.
+Encoding takes most of the time of the benchmarks that use these vectors. They are stored in CACHE,
+one file per batch, so that an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Vectors:
 
     @property
     def clips(self) -> NDArray[np.float32]:
-        """Unit mean of the frames of each item."""
+        """Unit vector of the mean frame of each item."""
         return mean_of_frames(self.frames, self.mask)
 
     @property
     def texts(self) -> list[tuple[str, int]]:
-        """Captions of people, each with the index of its item."""
+        """Captions by people, each with the index of its item."""
         return [
             (text, number)
             for number, item in enumerate(self.items)
@@ -57,7 +57,7 @@ class Vectors:
 def encode_folder(
     root: Path, cache: Path, model: str, runtime: Runtime, limit: int | None = None
 ) -> Vectors:
-    """Encode the first ``limit`` items of a folder, as many frames of each as the model takes."""
+    """Encode the first ``limit`` items of a folder, each with as many frames as the model reads."""
     light = LightModel.open(model)
     size, num_frames = light.frame_spec.size, light.frame_spec.num_frames
     folder = FrameFolder.open(root)
@@ -96,7 +96,7 @@ def encode_folder(
 def open_tower(
     light: LightModel, model: str, runtime: Runtime
 ) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-    """Image tower: uint8 ``[frames, 3, size, size]`` to ``[frames, dim]``."""
+    """Return a function from uint8 frames ``[frames, 3, size, size]`` to ``[frames, dim]``."""
     if runtime != "torch":
         vision: Callable[[NDArray[np.uint8]], NDArray[np.float32]] = light.vision(runtime)
         return vision
@@ -115,7 +115,7 @@ def open_tower(
 
 
 def encode_texts(model: str, texts: list[str], cache: Path) -> NDArray[np.float32]:
-    """Unit vectors of texts."""
+    """Return the unit vectors of texts."""
     light = LightModel.open(model)
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     path = cache / f"texts-{digest[:8]}-{light.identity[:8]}.npy"
@@ -127,13 +127,12 @@ def encode_texts(model: str, texts: list[str], cache: Path) -> NDArray[np.float3
 
 
 def _jpegs_of_items(folder: FrameFolder) -> Iterator[list[bytes]]:
-    """Frames of each item, in the order of the index."""
+    """Yield the frames of each item, in the order of the index."""
     for _, group in itertools.groupby(folder.read_jpegs(), lambda part: part[0].rpartition("/")[0]):
         yield [content for _, content in group]
 
 
 def main() -> None:
-    """Read the options and encode."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("cache", type=Path)

@@ -1,13 +1,13 @@
-"""Seconds that indexing a long film takes on a machine with an NVIDIA GPU.
+"""Seconds for indexing a long film on a machine with an NVIDIA GPU.
 
     python benchmarks/gpu_index.py                  # one hour of 1080p
     python benchmarks/gpu_index.py --minutes 5      # smaller
     python benchmarks/gpu_index.py --mixes 7:9      # 7 processes with the GPU, 9 without
 
-The film is that of ``film.py``. The model has the architecture of PE-Core-B and random weights; it
-is loaded before, everything else is inside the time. ``decoding`` is the same work without a model,
-and ``frames_per_second`` counts all frames of the film. Pixels of decoders in hardware and software
-are compared clip by clip.
+The film is that of ``film.py``. The model has the architecture of PE-Core-B and random weights; the
+time includes everything but its loading. ``decoding`` is the same work without a model, and
+``frames_per_second`` counts all frames of the film. Pixels of hardware and software decoders are
+compared clip by clip.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GOAL_SECONDS = 35
 
 
 def index(path: Path, method: Method, decode: str, workers: int) -> float:
-    """Seconds to index the film into a new store."""
+    """Return the seconds for indexing the film into a new store."""
     options = IndexOptions(device="cuda", decode=decode, workers=workers)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
@@ -55,7 +55,7 @@ def index(path: Path, method: Method, decode: str, workers: int) -> float:
 def decode(
     path: Path, seconds: float, method: Method, mix: tuple[int, int]
 ) -> tuple[float, list[str]]:
-    """Seconds to decode the film without a model, and a digest of each clip's pixels."""
+    """Return the seconds for decoding the film without a model, and a digest of each clip."""
     splitting = with_shared_frames(Splitting(), method.frame_spec)
     windows = fixed_windows(seconds, splitting.clip_seconds, splitting.overlap)
     requests = split_request("film", str(path), dict(enumerate(windows)), None, seconds)
@@ -71,7 +71,7 @@ def decode(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=int, default=60)
-    parser.add_argument("--film", type=Path, help="measure this one")
+    parser.add_argument("--film", type=Path, help="measure this film")
     parser.add_argument("--mixes", nargs="+", help="processes with the GPU:without it")
     parser.add_argument("--output", type=Path, help="folder for the result")
     options = parser.parse_args()

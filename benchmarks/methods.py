@@ -1,17 +1,17 @@
-"""Scoring time and memory of every method in one table, and what TempMe's merging saves.
+"""Scoring time and memory of every method in one table, and the savings of TempMe's merging.
 
-    python benchmarks/methods.py                  # 1,000 x 1,000 on the GPU where there is one
+    python benchmarks/methods.py                  # 1,000 x 1,000 on the GPU if there is one
     python benchmarks/methods.py --quick          # 60 x 60, narrow: a minute on a CPU
     python benchmarks/methods.py --parts tempme --towers b32
 
-`scores`: texts and videos as the method's own encode functions make them (a narrow tower with the
-grid of ViT-B/32 and joint width 512, so that features have their true shape), then `score_all`:
-every pair, one matrix. Seconds are the median of a few calls, memory what scoring needs beside
-features and weights. `pairs' vectors` is what one vector a pair would take: a method that needed
-all pair features at once would need at least so much.
+`scores`: texts and videos are encoded by the method's own functions (a narrow tower with the grid
+of ViT-B/32 and joint width 512, so that features have their true shape); then `score_all` scores
+every pair. Seconds are the median of several calls; memory is what scoring needs in addition to
+features and weights. `pair_vector_bytes` is the memory of one vector per pair, the minimum for a
+method that needs the features of all pairs at once.
 
-`tempme`: the real towers with random weights, TempMe beside the plain mean of frames: tokens of a
-video after each block, operations and frames a second, and a training step of some pairs (TempMe
+`tempme`: TempMe compared with the plain mean of frames, on the real towers with random weights:
+tokens of a video after each block, operations, frames per second, and a training step (TempMe
 trains its adapters, the plain tower everything).
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import environment, operations, save_result, timed
+from common import environment, operations, save_result, time_calls
 from eaglenet.core.errors import EagleNetError
 from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.clip import ClipEncoder
@@ -68,12 +68,12 @@ CLAIM = "TempMe's abstract: 95% fewer output tokens, 51% fewer operations, 1.8 t
 
 
 def cost_class(name: str) -> str:
-    """Which of the field's three kinds of scoring a method has."""
+    """Return the kind of scoring of a method, one of three."""
     return next((title for title, names in CLASSES.items() if name in names), "other")
 
 
 def narrow_tower(dim: int) -> ClipConfig:
-    """49 patches a frame and few weights: encoding is not what is measured."""
+    """Return a tower with 49 patches per frame and few weights, since encoding is not measured."""
     return ClipConfig(
         dim=dim,
         vision=VisionConfig(56, 8, width=64, layers=4, heads=1, mlp_width=64),
@@ -84,11 +84,11 @@ def narrow_tower(dim: int) -> ClipConfig:
 
 
 def build(name: str, dim: int, device: str) -> Method:
-    """A method with its own configuration on the narrow tower."""
+    """Build a method with its default configuration on the narrow tower."""
     method = "clip4clip" if name in HEADS else name
     options: dict[str, Any] = {"head": HEADS[name]} if name in HEADS else {}
     if name == "eaglenet":
-        options["edge_weights"] = "activated"  # as every main recipe reads them
+        options["edge_weights"] = "activated"  # As in all recipes except variant reading=literal.
     spec = METHODS[method]
     fields = getattr(spec.config_class, "__dataclass_fields__", {})
     options |= {
@@ -114,8 +114,8 @@ def make_tokens(count: int, vocabulary: int, generator: torch.Generator) -> Toke
 
 
 @torch.no_grad()
-def encoded(method: Method, count: int, device: str) -> tuple[TextFeatures, VideoFeatures]:
-    """Features of ``count`` texts and videos, batch by batch."""
+def encode(method: Method, count: int, device: str) -> tuple[TextFeatures, VideoFeatures]:
+    """Encode ``count`` texts and videos, batch by batch."""
     generator = torch.Generator().manual_seed(1)
     vision, batch = 56, 100
     texts, videos = [], []
@@ -127,14 +127,14 @@ def encoded(method: Method, count: int, device: str) -> tuple[TextFeatures, Vide
 
 
 def measure_scores(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One row: seconds and memory of the whole matrix."""
+    """Return the row of a method: seconds and memory for the whole matrix."""
     device, count, dim = options.device, options.count, options.dim
     row: dict[str, Any] = {"method": name, "class": cost_class(name)}
     paper = PAPER_NAMES.get(name)
     row["paper_test_seconds"] = paper_tables()["time"].value(paper, "test") if paper else None
     try:
         method = build(name, dim, device)
-        text, video = encoded(method, count, device)
+        text, video = encode(method, count, device)
     except EagleNetError as error:
         return row | {"cannot_run": str(error)}
     on_gpu = torch.device(device).type == "cuda"
@@ -143,7 +143,7 @@ def measure_scores(name: str, options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() if on_gpu else 0
-    timing = timed(
+    timing = time_calls(
         lambda: score_all(method, text, video, precision=options.precision),
         device,
         repeats=options.repeats,
@@ -163,7 +163,7 @@ def measure_scores(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def scores_part(options: argparse.Namespace) -> list[dict[str, Any]]:
     names = options.methods or ["eaglenet", *COMPARED, *HEADS]
     print(
-        f"{options.count:,} x {options.count:,} scores, width {options.dim}; one vector a pair "
+        f"{options.count:,} x {options.count:,} scores, width {options.dim}; one vector per pair "
         f"would take {4 * options.count**2 * options.dim / 2**30:.2f} GiB"
     )
     print(f"{'method':22} {'class':17} {'seconds':>9} {'peak MiB':>9} {'paper, all of test':>18}")
@@ -195,7 +195,7 @@ def tempme_part(options: argparse.Namespace) -> list[dict[str, Any]]:
             memory = "-" if row["step_bytes"] is None else f"{row['step_bytes'] / 2**30:.1f}"
             print(
                 f"{row['tower']:9} {'plain' if side == 'clip4clip' else side:8} "
-                f"{row['tokens'][-1]:13,} {row['operations_a_video'] / 1e9:11.1f} "
+                f"{row['tokens'][-1]:13,} {row['operations_per_video'] / 1e9:11.1f} "
                 f"{row['frames_per_second']:9,.0f} {row['step_seconds']:8.3f} {memory:>8} "
                 f"{row['trained_parameters'] / 1e6:9.2f}"
             )
@@ -203,7 +203,7 @@ def tempme_part(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def measure_tower(tower: str, side: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Encoding and a training step of one method on a real tower with random weights."""
+    """Measure encoding and a training step of a method on a real tower with random weights."""
     config = CLIP_SHAPES[TOWERS[tower]]
     if options.quick:
         vision = VisionConfig(224, config.vision.patch_size, 32, 12, 1, 32)
@@ -218,7 +218,7 @@ def measure_tower(tower: str, side: str, options: argparse.Namespace) -> dict[st
     texts = make_tokens(options.pairs, config.text.vocabulary_size, generator).to(device)
     half = torch.autocast(kind, torch.bfloat16, enabled=kind == "cuda")
 
-    def encode() -> Any:
+    def encode_videos() -> Any:
         with torch.no_grad(), half:
             return method.encode_video(videos)
 
@@ -231,7 +231,7 @@ def measure_tower(tower: str, side: str, options: argparse.Namespace) -> dict[st
         method.losses(text, video, right).total.backward()
 
     method.eval()
-    encoding = timed(encode, device, repeats=options.repeats, warmup=2)
+    encoding = time_calls(encode_videos, device, repeats=options.repeats, warmup=2)
     with torch.no_grad():
         work = operations(lambda: method.encode_video(videos[:1]))
     if side == "tempme":
@@ -243,18 +243,18 @@ def measure_tower(tower: str, side: str, options: argparse.Namespace) -> dict[st
     if kind == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    training = timed(step, device, repeats=options.repeats, warmup=2)
-    trained = sum(value.numel() for value in method.parameters() if value.requires_grad)
+    training = time_calls(step, device, repeats=options.repeats, warmup=2)
+    num_trained = sum(value.numel() for value in method.parameters() if value.requires_grad)
     return {
         "tower": TOWERS[tower],
         "side": side,
         "pairs": options.pairs,
         "tokens": tokens,
-        "operations_a_video": work,
+        "operations_per_video": work,
         "frames_per_second": options.pairs * FRAMES / encoding.median,
         "step_seconds": training.median,
         "step_bytes": torch.cuda.max_memory_allocated() if kind == "cuda" else None,
-        "trained_parameters": trained,
+        "trained_parameters": num_trained,
     }
 
 
@@ -262,13 +262,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", nargs="+", choices=["scores", "tempme"])
-    parser.add_argument("--methods", nargs="+", help="of the scores; without it those on CLIP")
+    parser.add_argument(
+        "--methods", nargs="+", help="methods of the scores (default: those on CLIP)"
+    )
     parser.add_argument("--towers", nargs="+", choices=list(TOWERS), default=list(TOWERS))
-    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16"], help="of scoring")
+    parser.add_argument(
+        "--precision", default="fp32", choices=["fp32", "bf16"], help="precision of scoring"
+    )
     parser.add_argument("--count", type=int, help="texts and videos")
     parser.add_argument("--dim", type=int, help="joint width")
-    parser.add_argument("--pairs", type=int, help="of a step")
-    parser.add_argument("--repeats", type=int, help="timed calls")
+    parser.add_argument("--pairs", type=int, help="pairs per step")
+    parser.add_argument("--repeats", type=int, help="number of calls to time")
     parser.add_argument("--quick", action="store_true", help="small enough for a CPU")
     parser.add_argument("--name", help="name of the result file, without its ending")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")

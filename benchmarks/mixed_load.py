@@ -1,12 +1,12 @@
-"""Latency of the page, thumbnails and health while searches queue, from many impatient clients.
+"""Latency of the page, thumbnails and health checks while many clients queue searches.
 
     python benchmarks/mixed_load.py                  # 20,000 requests, 500 connections
     python benchmarks/mixed_load.py --quick          # 2,000 requests, 100 connections
 
-Every connection has an address of its own (127.x.y.z), sends the next request as soon as the last
-one is answered, and ignores ``Retry-After``. Goal: 95% of pages, thumbnails and health checks are
-answered with 200 within 1 s; searches may be refused. The load of the machine is reported: other
-processes and the generator take the same cores.
+Every connection has its own address (127.x.y.z), sends the next request as soon as the last one is
+answered, and ignores ``Retry-After``. Goal: pages, thumbnails and health checks are answered with
+200, 95% of each within 1 s; searches may be refused. The load of the machine is reported, because
+other processes and the generator use the same cores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GOAL_SECONDS = 1.0
 
 
 class Client:
-    """One connection; opened again when the service closes it."""
+    """Client with one connection, which is opened again when the service closes it."""
 
     def __init__(self, port: int, number: int) -> None:
         self.port = port
@@ -83,16 +83,14 @@ def path_of(kind: str, clips: list[str], chance: random.Random) -> str:
 async def load(port: int, num_requests: int, num_connections: int) -> dict[str, Any]:
     statuses: defaultdict[str, Counter[str]] = defaultdict(Counter)
     latencies: defaultdict[str, list[float]] = defaultdict(list)
-    first = Client(port, 0)
     clips = await clip_ids(port)
-    first.close()
-    left = num_requests
+    num_remaining = num_requests
 
     async def run(number: int) -> None:
-        nonlocal left
+        nonlocal num_remaining
         client, chance = Client(port, number + 1), random.Random(number)
-        while left > 0:
-            left -= 1
+        while num_remaining > 0:
+            num_remaining -= 1
             kind = chance.choices(list(MIX), list(MIX.values()))[0]
             began = time.perf_counter()
             status = await client.get(path_of(kind, clips, chance))

@@ -1,18 +1,19 @@
-"""Moments in joined videos whose boundaries are known: today's rule against the one before.
+"""Moments in joined videos with known boundaries: the current rule compared with the previous one.
 
 python benchmarks/moments.py --clips FOLDER --captions manifest.tsv [--arrays CACHE.npz]
 python benchmarks/moments.py --demo [--arrays CACHE.npz]
 
-Clips of FOLDER (``file`` and ``caption`` of the table) are encoded once, a frame every 0.8 s. 200
-videos are joined from three to seven of them for each half of the clips, and cut as a store does:
-ten seconds, two of them shared, six frames. Each caption is searched in its joined video; the
-moment of the best clip is compared with the span of the source. ``single`` videos are one clip
-each, which shows its caption throughout. ``--demo`` takes scenes of the demo world instead. The
-first halves chose the threshold of the rule. The second halves are no clean test either: they were
-looked at while variants of the rule were compared, which differed by a few points.
+Clips of FOLDER (columns ``file`` and ``caption`` of the table) are encoded once, a frame every
+0.8 s. For each half of the clips, 200 videos are joined from three to seven clips and cut as a
+store does: ten seconds, two of them shared, six frames. Each caption is searched in its joined
+video, and the moment of the best clip is compared with the span of the source. ``single`` videos
+are one clip each, which shows its caption throughout. ``--demo`` uses scenes of the demo world
+instead. The threshold of the rule was chosen on the first halves. The second halves are not an
+unbiased test either, because they were used to compare variants of the rule, which differed by a
+few points.
 
-The result names its material: which clips are joined depends on their number and order, so results
-of different material differ by several points.
+The result describes its material: results of different material differ by several points, because
+the joined videos depend on the number and the order of the clips.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.hits import Moment
 from eaglenet.core.types import Clips
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.annotation_files import MomentText
 from eaglenet.research.evaluation.moments import moment_metrics
@@ -48,7 +49,7 @@ VIDEOS = 200
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Unit frames, their times, the length in seconds, the caption and its unit vector."""
+    """Clip: unit frames, their times, the length in seconds, and the vector of the caption."""
 
     name: str
     caption: str
@@ -60,7 +61,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Window:
-    """One clip of a joined video, as a store holds it."""
+    """Clip of a joined video, as in a store."""
 
     start: float
     end: float
@@ -69,7 +70,6 @@ class Window:
 
 
 def main() -> None:
-    """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=Path, default=None)
     parser.add_argument("--captions", type=Path, default=None)
@@ -78,14 +78,14 @@ def main() -> None:
     parser.add_argument("--model", default="small")
     parser.add_argument("--arrays", type=Path, default=None)
     parser.add_argument("--output", type=Path, default=None)
-    given = parser.parse_args()
-    name = "demo" if given.demo else given.model
-    if given.arrays is None or not given.arrays.exists():
-        sources = encode_demo(given.scenes) if given.demo else encode_clips(given)
-        if given.arrays is not None:
-            save_sources(given.arrays, sources)
+    options = parser.parse_args()
+    name = "demo" if options.demo else options.model
+    if options.arrays is None or not options.arrays.exists():
+        sources = encode_demo(options.scenes) if options.demo else encode_clips(options)
+        if options.arrays is not None:
+            save_sources(options.arrays, sources)
     else:
-        sources = load_sources(given.arrays)
+        sources = load_sources(options.arrays)
     bank = model_hubness_bank(load(name).eval(), name)
     order = np.random.default_rng(0).permutation(len(sources))
     halves = {"first": order[: len(order) // 2], "second": order[len(order) // 2 :]}
@@ -108,7 +108,7 @@ def main() -> None:
         "videos_per_half": VIDEOS,
         "rows": rows,
     }
-    print(save_result("moments-demo" if given.demo else "moments", result, given.output))
+    print(save_result("moments-demo" if options.demo else "moments", result, options.output))
 
 
 def join_videos(sources: list[Source], seed: int) -> list[list[Source]]:
@@ -117,13 +117,13 @@ def join_videos(sources: list[Source], seed: int) -> list[list[Source]]:
     videos = []
     for _ in range(VIDEOS):
         count = min(int(generator.integers(3, 8)), len(sources))
-        chosen = generator.choice(len(sources), count, replace=False)
-        videos.append([sources[number] for number in chosen])
+        numbers = generator.choice(len(sources), count, replace=False)
+        videos.append([sources[number] for number in numbers])
     return videos
 
 
 def measure(videos: list[list[Source]], rule: str, bank: Any, store: NDArray[np.float32]) -> Any:
-    """Search every caption in its video and compare the moments; ``store``: frames of others."""
+    """Search every caption in its video and compare the moments; ``store`` has other frames."""
     texts, moments = [], []
     for number, sources in enumerate(videos):
         ends = np.cumsum([source.duration for source in sources])
@@ -144,7 +144,7 @@ def measure(videos: list[list[Source]], rule: str, bank: Any, store: NDArray[np.
 def apply_rule(
     rule: str, windows: list[Window], best: int, text: NDArray[np.float32], background: float
 ) -> Any:
-    """Moment of the best clip."""
+    """Return the moment of the best clip."""
     own = windows[best]
     if rule == "half-way":
         return half_way(own.frames @ text, own.seconds, own.start, own.end)
@@ -162,7 +162,7 @@ def apply_rule(
 def half_way(
     scores: NDArray[np.float32], seconds: NDArray[np.float64], start: float, end: float
 ) -> Moment:
-    """The rule before: the run of frames of the clip halfway between its mean and its best."""
+    """Apply the previous rule: the frames around the best that exceed (mean + best) / 2."""
     best = int(scores.argmax())
     bound = (scores.mean() + scores.max()) / 2
     first = last = best
@@ -176,7 +176,7 @@ def half_way(
 
 
 def cut(sources: list[Source], ends: NDArray[np.float64]) -> list[Window]:
-    """Clips of a joined video; a frame is the nearest one that was encoded."""
+    """Cut a joined video into clips; each frame is the nearest one that was encoded."""
     total, windows, start = float(ends[-1]), [], 0.0
     while True:
         end = min(start + CLIP_SECONDS, total)
@@ -195,10 +195,10 @@ def cut(sources: list[Source], ends: NDArray[np.float64]) -> list[Window]:
 
 
 @torch.no_grad()
-def encode(method: Any, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Unit features of single frames ``[frames, height, width, 3]``."""
+def encode(method: Any, frames: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the unit features of single frames ``[frames, height, width, 3]``."""
     parts = []
-    for batch in torch.from_numpy(pictures).permute(0, 3, 1, 2)[:, None].split(16):
+    for batch in torch.from_numpy(frames).permute(0, 3, 1, 2)[:, None].split(16):
         count = len(batch)
         clips = Clips(
             batch.contiguous(), torch.ones(count, 1, dtype=torch.bool), torch.zeros(count, 1)
@@ -213,57 +213,57 @@ def encode_text(method: Any, text: str) -> NDArray[np.float32]:
     return vector
 
 
-def encode_clips(given: argparse.Namespace) -> list[Source]:
+def encode_clips(options: argparse.Namespace) -> list[Source]:
     """Decode and encode the clips of a folder."""
     import av
     from PIL import Image
 
-    method = load(given.model).eval()
+    method = load(options.model).eval()
     size = method.frame_spec.size
-    with given.captions.open() as stream:
+    with options.captions.open() as stream:
         captions = {row["file"]: row["caption"] for row in csv.DictReader(stream, delimiter="\t")}
     sources = []
     for name, caption in sorted(captions.items()):
-        pictures, seconds, end = [], [], 0.0
-        with av.open(str(given.clips / name)) as container:
+        images, seconds, end = [], [], 0.0
+        with av.open(str(options.clips / name)) as container:
             for frame in container.decode(video=0):
                 if frame.time is None or frame.time > MAX_SECONDS:
                     continue
                 if not seconds or frame.time - seconds[-1] >= SAMPLE_STEP - 0.01:
                     image = frame.to_image().resize((size, size), Image.Resampling.BICUBIC)
-                    pictures.append(np.asarray(image))
+                    images.append(np.asarray(image))
                     seconds.append(frame.time)
                 end = frame.time + float((frame.duration or 0) * frame.time_base)
         times = np.array(seconds) - seconds[0]
-        # Millisecond precision: a clip of two seconds is not one of 1.9999.
+        # Rounded to milliseconds, so that a clip of two seconds does not become one of 1.9999.
         duration = round(end - seconds[0], 3)
         if duration >= MIN_SECONDS:
-            frames = encode(method, np.stack(pictures))
+            frames = encode(method, np.stack(images))
             text = encode_text(method, caption)
             sources.append(Source(name, caption, frames, times, duration, text))
     return sources
 
 
 def encode_demo(count: int) -> list[Source]:
-    """Render and encode scenes of the demo world; the caption is one of the scene's."""
+    """Render and encode scenes of the demo world, with the first caption of each."""
     from eaglenet.research.data.demo.dataset import render
     from eaglenet.research.data.demo.world import FRAMES_PER_SECOND, NUM_FRAMES, DemoWorld
 
     method = load("demo").eval()
     sources = []
     for scene in DemoWorld(0).scenes("test", count):
-        pictures = render(scene, method.frame_spec.size)[::6]
-        seconds = np.arange(len(pictures)) * 6 / FRAMES_PER_SECOND
+        images = render(scene, method.frame_spec.size)[::6]
+        seconds = np.arange(len(images)) * 6 / FRAMES_PER_SECOND
         duration = NUM_FRAMES / FRAMES_PER_SECOND
         text = encode_text(method, scene.captions[0])
-        frames = encode(method, np.ascontiguousarray(pictures))
+        frames = encode(method, np.ascontiguousarray(images))
         caption = scene.captions[0]
         sources.append(Source(caption, caption, frames, seconds, duration, text))
     return sources
 
 
 def describe_material(sources: list[Source]) -> dict[str, Any]:
-    """Number and total length of the sources, and a digest of their names, lengths and captions."""
+    """Return number and length of the sources, and a digest of names, lengths and captions."""
     lines = [f"{source.name}\t{source.duration:.3f}\t{source.caption}" for source in sources]
     return {
         "sources": len(sources),
@@ -288,7 +288,7 @@ def save_sources(path: Path, sources: list[Source]) -> None:
 def load_sources(path: Path) -> list[Source]:
     arrays = np.load(path)
     if "captions" not in arrays:
-        raise SystemExit(f"{path} holds no captions; delete it and run benchmarks/moments.py again")
+        raise SystemExit(f"{path} has no captions; delete it and run benchmarks/moments.py again")
     ends = np.cumsum(arrays["counts"])[:-1]
     parts = zip(
         arrays["names"],

@@ -1,16 +1,17 @@
-"""Moments in clips that start at shot changes (`index --shots`), and in clips of equal length.
+"""Moments in clips that start at shot changes (`index --shots`), and in clips of fixed length.
 
 python benchmarks/moments_shots.py --clips FOLDER --captions manifest.tsv [--arrays CACHE.npz]
 
 Clips of FOLDER are encoded once, a frame every 0.4 s, and joined by hard cuts as in
-benchmarks/moments.py, which also describes the options. Shot changes are those that the index
-finds: inside a source by `shot_boundaries`, between two sources by the same difference of their
-last and first frame. The rule of the moment is the one that ships.
+benchmarks/moments.py, which also describes the options. Shot changes are detected as by the index:
+inside a source by `shot_boundaries`, between two sources by the same difference of the last and the
+first frame. Moments follow the rule that ships.
 
 ``video``: each caption is searched in its joined video. ``store``: every source is in one joined
-video, and each caption is searched in all of them; another file is wrong, and has an IoU of 0.
-``5 s`` are clips of five seconds that overlap by one: about as many as start at shots, and so the
-comparison at equal cost. ``known joins`` start at the joins alone, which no detector knows.
+video, and each caption is searched in all of them; a hit in another video has an IoU of 0. ``5 s``
+are clips of five seconds that overlap by one. There are about as many of them as start at shots, so
+this is the comparison at equal cost. ``known joins`` start only at the joins, as if a detector were
+perfect.
 """
 
 from __future__ import annotations
@@ -29,11 +30,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 import moments
 from common import save_result
 from eaglenet.indexing.decoding import fixed_windows, shot_windows
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
-from eaglenet.search.selection import NEIGHBOURS, find_moment
+from eaglenet.research.evaluation.moments import span_ious
 from eaglenet.video.decoding import shot_boundaries
-from moments import Source, Window, describe_material, encode_clips, load_sources, save_sources
+from moments import (
+    Source,
+    Window,
+    apply_rule,
+    describe_material,
+    encode_clips,
+    load_sources,
+    save_sources,
+)
 
 VIDEO_DRAWS, STORE_DRAWS = 3, 20
 """Draws of 200 joined videos, and of stores of all sources."""
@@ -56,7 +65,6 @@ class Shots:
 
 
 def main() -> None:
-    """Read the options, encode or load, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=Path, required=True)
     parser.add_argument("--captions", type=Path, required=True)
@@ -78,13 +86,13 @@ def main() -> None:
         draws = [moments.join_videos(sources, seed) for seed in range(1, VIDEO_DRAWS + 1)]
         stores = [join_all(sources, seed) for seed in range(1, STORE_DRAWS + 1)]
         for where, groups in (("video", draws), ("store", stores)):
-            measured = [
+            measurements = [
                 measure(videos, shots, splitting, where == "store", bank, sources)
                 for videos in groups
             ]
-            row = {"searched": where, "clips": splitting, "draws": len(measured)}
-            for name in measured[0]:
-                values = [each[name] for each in measured]
+            row = {"searched": where, "clips": splitting, "draws": len(measurements)}
+            for name in measurements[0]:
+                values = [each[name] for each in measurements]
                 row[name] = [round(float(np.mean(values)), 1), round(float(np.std(values)), 1)]
             print(row, flush=True)
             rows.append(row)
@@ -99,7 +107,7 @@ def main() -> None:
 
 
 def join_all(sources: Sequence[Source], seed: int) -> list[list[Source]]:
-    """Join every source once."""
+    """Make joined videos in which every source occurs once."""
     order = np.random.default_rng(seed).permutation(len(sources))
     return [
         [sources[number] for number in order[start : start + PER_VIDEO]]
@@ -108,7 +116,7 @@ def join_all(sources: Sequence[Source], seed: int) -> list[list[Source]]:
 
 
 def find_shots(path: Path, source: Source) -> Shots:
-    """Shot changes of a source as the index finds them, and its ends."""
+    """Detect the shot changes of a source as the index does, and read its first and last frame."""
     import av
     from PIL import Image
 
@@ -128,7 +136,7 @@ def find_shots(path: Path, source: Source) -> Shots:
 def spans_of(
     sources: Sequence[Source], shots: dict[str, Shots], splitting: str
 ) -> list[tuple[float, float]]:
-    """Clips of a joined video."""
+    """Return the spans of the clips of a joined video."""
     ends = np.cumsum([source.duration for source in sources])
     if splitting == "10 s":
         return fixed_windows(float(ends[-1]), moments.CLIP_SECONDS, moments.OVERLAP)
@@ -150,7 +158,7 @@ def spans_of(
 def make_window(
     sources: Sequence[Source], ends: NDArray[np.float64], start: float, end: float
 ) -> Window:
-    """Frames of a clip: one per 1.6 s in a whole one, else evenly spread, as a store has them."""
+    """Select the frames of a clip as a store does: every 1.6 s, or evenly in a shorter clip."""
     step = min(moments.FRAME_STEP, (end - start) / moments.NUM_FRAMES)
     times = start + step * (np.arange(moments.NUM_FRAMES) + 0.5)
     frames = []
@@ -193,9 +201,12 @@ def measure(
             best = int(scores.argmax())
             is_right_file.append(owners[best] == number)
             background = float((others @ source.text).mean())
-            moment = moment_of(files[owners[best]], positions[best], source.text, background)
-            span = (float(end) - source.duration, float(end))
-            ious.append(iou(moment, span) if owners[best] == number else 0.0)
+            windows = files[owners[best]]
+            moment = apply_rule("largest sum", windows, positions[best], source.text, background)
+            moments_of_clip = np.array([[moment.start, moment.end]])
+            span = np.array([[float(end) - source.duration, float(end)]])
+            is_right = owners[best] == number
+            ious.append(float(span_ious(moments_of_clip, span)[0, 0]) if is_right else 0.0)
     values = np.array(ious)
     seconds = sum(source.duration for members in videos for source in members)
     return {
@@ -205,28 +216,6 @@ def measure(
         **{f"R@1 IoU={limit}": 100 * float((values >= limit).mean()) for limit in IOUS},
         "mean_iou": 100 * float(values.mean()),
     }
-
-
-def moment_of(
-    windows: Sequence[Window], best: int, text: NDArray[np.float32], background: float
-) -> tuple[float, float]:
-    """First and last second of the moment of a clip, as a search shows it."""
-    own = windows[best]
-    near = windows[max(0, best - NEIGHBOURS) : best + NEIGHBOURS + 1]
-    moment = find_moment(
-        np.concatenate([window.frames @ text for window in near]).tolist(),
-        np.concatenate([window.seconds for window in near]).tolist(),
-        (own.start, own.end),
-        (near[0].start, near[-1].end),
-        background,
-    )
-    return moment.start, moment.end
-
-
-def iou(first: tuple[float, float], second: tuple[float, float]) -> float:
-    """Intersection over union of two spans."""
-    shared = min(first[1], second[1]) - max(first[0], second[0])
-    return max(shared, 0.0) / (max(first[1], second[1]) - min(first[0], second[0]))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Lines as people say and write them, and questions for them that share no content word.
+"""Transcript lines, and queries for them that share no content word with their line.
 
-``CHOSEN`` chose the rule of the search by meaning. ``HELD_OUT`` did not, but its figures were seen
-while rules were tried.
+The rule of the search by meaning was chosen on ``TUNING``. It was not chosen on ``HELD_OUT``, but
+the results on ``HELD_OUT`` were known while rules were tried.
 """
 
 from __future__ import annotations
 
-CHOSEN = (
+TUNING = (
     (
         "turn left at the church and then it's the second street on your right",
         "directions to get somewhere",

@@ -1,13 +1,13 @@
-"""Frames a second of image towers on a CPU in fp32, bf16 and int8, in turns in one process.
+"""Frames per second of image towers on a CPU in fp32, bf16 and int8, alternately in one process.
 
     OMP_NUM_THREADS=1 python benchmarks/precision.py     # small, B/32 and B/16: two minutes
     python benchmarks/precision.py --towers b32 --frames 12 --repeats 2
 
-`small` has its own weights, the others random ones of their true shape. bf16 is measured where the
-CPU multiplies it itself (`--bf16` measures it anyway: emulated products take minutes), int8 where
-`eaglenet[int8]` is installed. `auto` is what `eaglenet index --precision auto` would take for much
-video. `cosine` is the least one between a frame in that precision and in fp32; a tower that int8
-changes too much is refused, which is noted in the place of its speed.
+`small` has its own weights, the others random weights of their true shape. bf16 is measured if the
+CPU has bf16 products (`--bf16` always measures it; emulated products take minutes), int8 if its
+packages are installed. `auto` is the choice of `eaglenet index --precision auto` for much video.
+`cosine` is the smallest between a frame in that precision and in fp32. If int8 changes a tower too
+much, its row has the error instead of a speed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOWERS = {"small": "small", "b32": "ViT-B/32", "b16": "ViT-B/16"}
 
 
 def tower_of(name: str) -> tuple[nn.Module, int]:
-    """An image tower and the side of its pictures."""
+    """Return an image tower and its input size in pixels."""
     encoder: Any = load("small").encoder if name == "small" else None
     if encoder is None:
         torch.manual_seed(0)
@@ -43,8 +43,8 @@ def tower_of(name: str) -> tuple[nn.Module, int]:
     return encoder.vision.eval(), encoder.image_size
 
 
-def pictures(count: int, size: int) -> Tensor:
-    """Smooth shapes of chance, as frames are, rather than noise."""
+def make_frames(count: int, size: int) -> Tensor:
+    """Make smooth random images, which resemble frames more than noise does."""
     coarse = torch.rand(count, 3, 9, 9, generator=torch.Generator().manual_seed(1))
     smooth = F.interpolate(coarse, size=(size, size), mode="bicubic").clamp(0, 1)
     return (255 * smooth).to(torch.uint8)
@@ -52,18 +52,18 @@ def pictures(count: int, size: int) -> Tensor:
 
 @torch.inference_mode()
 def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str, Any]:
-    """The best of several rounds; the sides take turns, so other load slows all of them alike."""
+    """Time all precisions alternately, so that other load slows all; keep the best times."""
     tower, size = tower_of(name)
-    frames = pictures(count, size)
+    frames = make_frames(count, size)
     sides: dict[str, nn.Module] = {"fp32": tower}
     row: dict[str, Any] = {"tower": TOWERS[name], "frames": count, "pixels": size}
     if try_bf16 or has_fast_bf16("cpu"):
         sides["bf16"] = tower
     if int8_products.is_installed():
         try:
-            started = time.perf_counter()
+            start = time.perf_counter()
             sides["int8"] = int8_products.int8_tower(tower, size)
-            row["seconds to prepare int8"] = round(time.perf_counter() - started, 2)
+            row["seconds to prepare int8"] = round(time.perf_counter() - start, 2)
         except UsageError as reason:
             row["int8"] = str(reason)
     best = dict.fromkeys(sides, float("inf"))
@@ -71,9 +71,9 @@ def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str,
     for _ in range(repeats):
         for side, module in sides.items():
             with autocast_for(torch.device("cpu"), side):
-                started = time.perf_counter()
+                start = time.perf_counter()
                 outputs[side] = module(frames)
-                best[side] = min(best[side], time.perf_counter() - started)
+                best[side] = min(best[side], time.perf_counter() - start)
     for side, seconds in best.items():
         cosines = F.cosine_similarity(outputs[side].flatten(1).float(), outputs["fp32"].flatten(1))
         speed = {"frames_per_second": round(count / seconds, 2), "cosine": float(cosines.min())}
@@ -82,20 +82,21 @@ def measure(name: str, count: int, repeats: int, *, try_bf16: bool) -> dict[str,
 
 
 def main() -> None:
-    """Read the options, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--towers", nargs="+", default=list(TOWERS), choices=list(TOWERS))
-    parser.add_argument("--frames", type=int, default=24, help="in one batch; a third for B/16")
+    parser.add_argument("--frames", type=int, default=24, help="batch size; a third for B/16")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--bf16", action="store_true", help="also where the CPU emulates it")
+    parser.add_argument(
+        "--bf16", action="store_true", help="measure bf16 even if the CPU emulates it"
+    )
     parser.add_argument("--output", type=Path, default=None, help="folder of the result")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in given.towers:
-        count = max(1, given.frames // (3 if name == "b16" else 1))
-        rows.append(measure(name, count, given.repeats, try_bf16=given.bf16))
+    for name in options.towers:
+        count = max(1, options.frames // (3 if name == "b16" else 1))
+        rows.append(measure(name, count, options.repeats, try_bf16=options.bf16))
         print(rows[-1], flush=True)
-    print(save_result("precision", {"auto": choose_precision("cpu"), "rows": rows}, given.output))
+    print(save_result("precision", {"auto": choose_precision("cpu"), "rows": rows}, options.output))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,19 @@
-"""Seconds until films and phone videos can be searched, and what keyframes alone cost in R@1.
+"""Seconds until films and phone videos can be searched with `--quick`, and its effect on R@1.
 
     python benchmarks/quick.py                            # a film of 2 hours, 100 phone videos
     python benchmarks/quick.py --minutes 4 --phones 10    # smaller
     python benchmarks/quick.py --minutes 0 --phones 0 --clips FOLDER
 
-``eaglenet index`` runs as a user runs it, in processes of its own, the start of Python included:
-with ``--quick``, then without it, which completes the clips; and once with a single exact pass, for
-comparison (``--no-single`` leaves it out). The film is that of ``film.py`` (1080p, a keyframe
-every 10 s). A phone video is 30 s of 1080p at 30 frames per second, 16 Mbit/s, with a keyframe per
-second and no B-frames; all consist of the same 300 groups of frames, each file of others than the
-nine before it, so that hardly a frame is encoded for two files at once.
+``eaglenet index`` runs as a user runs it, including the start of Python: with ``--quick``, then
+without it, which completes the clips, and once with a single exact pass for comparison
+(``--no-single`` leaves it out). The film is that of ``film.py`` (1080p, a keyframe every 10 s). A
+phone video is 30 s of 1080p at 30 frames per second, 16 Mbit/s, with a keyframe per second and no
+B-frames. All phone videos consist of the same 300 groups of frames. Ten consecutive files share no
+group, so that hardly any frame is encoded for two files at once.
 
 ``--clips`` is a folder of real videos with ``manifest.tsv`` (columns ``file`` and ``caption``).
-Each caption is searched among all videos: R@1 over whole videos, for keyframes and for exact
-frames, on the same captions, and how many captions only one of the two finds.
+Each caption is searched among all videos. The result has R@1 over whole videos for keyframes and
+for exact frames, and the number of captions that only one of the two finds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import film
-from common import save_result
+from common import children_seconds, save_result
 from decoding import Film, Footage
 from eaglenet.search.engine import Engine
 from eaglenet.video.containers import pyav
@@ -53,14 +53,14 @@ GOALS = {"film": 75.0, "phones": 60.0}
 
 
 def make_pool(path: Path, seconds: int) -> None:
-    """Groups of frames of one second each, which refer to nothing outside of them."""
+    """Write groups of frames of one second each that refer only to frames of their group."""
     options = {"g": str(PHONE_RATE), "bf": "0", "sc_threshold": "0", "preset": "ultrafast"}
     frames = Footage(Film("pool", seconds * PHONE_RATE // film.FPS, 1920, 1080, PHONE_RATE))
     write_video(path, frames, PHONE_RATE, options={**options, "b": "16000000"})
 
 
 def make_phones(folder: Path, count: int) -> Path:
-    """Write phone videos: the groups of the pool in other orders."""
+    """Write phone videos, which are groups of the pool in random order."""
     videos = folder / "phone-videos"
     videos.mkdir()
     pool = folder / "pool.mp4"
@@ -74,13 +74,13 @@ def make_phones(folder: Path, count: int) -> Path:
                     groups.append([])
                 groups[-1].append((bytes(packet), packet.is_keyframe))
         shuffle, order = random.Random(0), list(range(len(groups)))
-        shares: list[list[int]] = []
+        videos_groups: list[list[int]] = []
         for number in range(count):
-            if not shares:
+            if not videos_groups:
                 shuffle.shuffle(order)
                 starts = range(0, len(order) - PHONE_SECONDS + 1, PHONE_SECONDS)
-                shares = [order[start : start + PHONE_SECONDS] for start in starts]
-            frames = [frame for group in shares.pop() for frame in groups[group]]
+                videos_groups = [order[start : start + PHONE_SECONDS] for start in starts]
+            frames = [frame for group in videos_groups.pop() for frame in groups[group]]
             _write_packets(videos / f"phone{number:03}.mp4", stream, frames)
     pool.unlink()
     return videos
@@ -99,26 +99,24 @@ def _write_packets(path: Path, template: Any, frames: Sequence[tuple[bytes, bool
 
 
 def index(videos: Path, store: Path, *options: str, code: str = "") -> dict[str, Any]:
-    """Run the command; returns its seconds, processor seconds and report."""
-    start = ["-c", code] if code else ["-m", "eaglenet"]
-    command = [sys.executable, "-P", *start, "index", str(videos), "--store", str(store), "--json"]
-    before, began = os.times(), time.perf_counter()
-    done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True)
-    seconds, after = time.perf_counter() - began, os.times()
-    assert done.returncode == 0, done.stdout
-    spent = after.children_user + after.children_system
-    spent -= before.children_user + before.children_system
-    report = json.loads(done.stdout)
+    """Run the command; return its seconds, its processor seconds and values of its report."""
+    program = ["-c", code] if code else ["-m", "eaglenet"]
+    command = [sys.executable, "-P", *program, "index", str(videos), "--store", str(store)]
+    before, start = children_seconds(), time.perf_counter()
+    process = subprocess.run([*command, "--json", *options], stdout=subprocess.PIPE, text=True)
+    seconds = time.perf_counter() - start
+    assert process.returncode == 0, process.stdout
+    report = json.loads(process.stdout)
     names = ("indexed", "completed", "clips", "keyframe_clips", "precision")
     return {
         "seconds": round(seconds, 1),
-        "processor_seconds": round(spent, 1),
+        "processor_seconds": round(children_seconds() - before, 1),
         **{name: report[name] for name in names},
     }
 
 
 def measure(videos: Path, folder: Path, *, with_single: bool) -> dict[str, Any]:
-    """Both passes, and one exact pass into another store."""
+    """Measure both passes, and a single exact pass into another store."""
     result = {
         "keyframes": index(videos, folder / "quick", "--quick"),
         "completing": index(videos, folder / "quick"),
@@ -129,12 +127,12 @@ def measure(videos: Path, folder: Path, *, with_single: bool) -> dict[str, Any]:
 
 
 def measure_recall(clips: Path, folder: Path) -> dict[str, Any]:
-    """R@1 of captions over whole videos, with keyframes and with exact frames."""
+    """Return R@1 of captions over whole videos, with keyframes and with exact frames."""
     with (clips / "manifest.tsv").open(newline="") as stream:
         rows = [row for row in csv.DictReader(stream, delimiter="\t") if row["caption"]]
     names = {path.name for path in clips.rglob("*")}
     pairs = [(row["caption"], row["file"]) for row in rows if row["file"] in names]
-    # Everything from keyframes, and nothing.
+    # One store with all clips from keyframes, and one with none.
     code = SINGLE_PASS.replace("math.inf", "0.0")
     sides = {
         "keyframes": index(clips, folder / "keyframes", "--quick", code=code),
@@ -145,8 +143,8 @@ def measure_recall(clips: Path, folder: Path) -> dict[str, Any]:
         engine = Engine.open(folder / name)
         results = engine.search_many([caption for caption, _ in pairs], k=1)
         hits[name] = [
-            bool(found) and Path(found[0].path).name == file
-            for found, (_, file) in zip(results, pairs, strict=True)
+            bool(first) and Path(first[0].path).name == file
+            for first, (_, file) in zip(results, pairs, strict=True)
         ]
     both = list(zip(hits["keyframes"], hits["exact"], strict=True))
     return {
@@ -167,7 +165,7 @@ def main() -> None:
     parser.add_argument("--phones", type=int, default=100, help="phone videos of 30 s; 0: none")
     parser.add_argument("--clips", type=Path, help="real videos with manifest.tsv")
     parser.add_argument("--single", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--folder", type=Path, help="make files here instead of in /tmp")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--output", type=Path, help="folder for the result")
     options = parser.parse_args()
     result: dict[str, Any] = {"benchmark": "quick", "load_average": [os.getloadavg()[0]]}

@@ -1,10 +1,11 @@
-"""What re-ranking with a head adds to the coarse ranking of a model, and what it costs.
+"""Recalls of coarse ranking and of re-ranking with a head, and the time for re-ranking.
 
 python benchmarks/reranking.py --root FRAMES --split val --head RUN_OR_HEAD_FOLDER [--model small]
-python benchmarks/reranking.py ... --install src/eaglenet/models/small/head    # of a run: keep it
+python benchmarks/reranking.py ... --install src/eaglenet/models/small/head    # stores a run's head
 
-Every caption is a query. The k best videos by coarse vector are ranked again by the head; R@1, R@5,
-R@10 with a paired bootstrap against coarse ranking, and milliseconds of re-ranking 100 clips.
+Every caption is a query. The head ranks the k best videos by coarse vector again. The result has
+R@1, R@5 and R@10, compared with coarse ranking by a paired bootstrap, and the milliseconds for
+re-ranking 100 clips.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from common import save_result, timed
+from common import ranks_of, recalls, save_result, time_calls
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.models.files import head_folder
@@ -31,29 +31,28 @@ SHORTLISTS = (10, 50, 100)
 
 
 def main() -> None:
-    """Read the options, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", required=True, help="folder of frames")
     parser.add_argument("--split", default="val")
     parser.add_argument("--model", default="small")
-    parser.add_argument("--head", default="", help="a run, or a folder of a head; empty: its own")
-    parser.add_argument("--install", default="", help="write the run's head into this folder first")
+    parser.add_argument("--head", default="", help="run or head folder (default: the model's own)")
+    parser.add_argument("--install", default="", help="write the head of the run into this folder")
     parser.add_argument("--output", type=Path, default=None, help="folder of the result")
-    given = parser.parse_args()
-    model = load(given.model)
-    head = find_head(model, given.model, given.head, given.install)
-    data = DataChoice("frames", given.root, frames=model.frame_spec, workers=2)
-    source = open_frames(data, given.split, OpenContext(model, Path()))
+    options = parser.parse_args()
+    model = load(options.model)
+    head = find_head(model, options.model, options.head, options.install)
+    data = DataChoice("frames", options.root, frames=model.frame_spec, workers=2)
+    source = open_frames(data, options.split, OpenContext(model, Path()))
     result = measure(head, source)
     for row in result["rows"]:
         print(row)
     print(f"re-ranking 100 clips: {result['milliseconds_100']:.1f} ms")
-    print(save_result("reranking", result, given.output))
+    print(save_result("reranking", result, options.output))
 
 
-def find_head(model: Method, name: str, place: str, install: str) -> Method:
-    """The head of a run, of a folder, or of the model itself, on the model's towers."""
-    folder = Path(place).expanduser() if place else head_folder(name)
+def find_head(model: Method, name: str, path: str, install: str) -> Method:
+    """Return the head of a run, in a folder, or of the model itself, on the model's towers."""
+    folder = Path(path).expanduser() if path else head_folder(name)
     if folder is None:
         raise SystemExit(f"{name} has no head; name one with --head")
     if (folder / "result.json").exists():
@@ -65,7 +64,7 @@ def find_head(model: Method, name: str, place: str, install: str) -> Method:
 
 @torch.no_grad()
 def measure(head: Method, source: Source) -> dict[str, object]:
-    """Recalls of coarse ranking and of re-ranked shortlists, and what one re-ranking takes."""
+    """Return the recalls of coarse ranking and of re-ranked shortlists, and the time of one."""
     texts = TextFeatures.concatenate(
         [head.encode_text(source.texts(rows)) for rows in index_chunks(source.num_texts, 256)]
     )
@@ -78,13 +77,13 @@ def measure(head: Method, source: Source) -> dict[str, object]:
     base = ranks_of(coarse, owner)
     rows = [{"shortlist": 0, **recalls(base)}]
     for size in SHORTLISTS:
-        ranks = ranks_of(reranked(coarse, exact, size), owner)
+        ranks = ranks_of(rerank(coarse, exact, size), owner)
         sides = [(side <= 1).double().numpy() * 100 for side in (ranks, base)]
         lift = paired_bootstrap(sides[0], sides[1], owner.numpy())
         rows.append({"shortlist": size, **recalls(ranks), "R@1 lift": str(lift)})
     count = min(100, len(videos))
     few = videos[torch.arange(100) % count]
-    timing = timed(lambda: score_all(head, texts[:1], few))
+    timing = time_calls(lambda: score_all(head, texts[:1], few))
     return {
         "protocol": str(source.protocol.name),
         "head": head.name,
@@ -93,25 +92,13 @@ def measure(head: Method, source: Source) -> dict[str, object]:
     }
 
 
-def reranked(coarse: Tensor, exact: Tensor, size: int) -> Tensor:
-    """Scores whose order is that of ``exact`` within each text's shortlist, and coarse after it."""
+def rerank(coarse: Tensor, exact: Tensor, size: int) -> Tensor:
+    """Return scores that order each text's shortlist by ``exact``, and put it before the rest."""
     size = min(size, coarse.shape[1])
-    places = coarse.topk(size, dim=1).indices
-    inside = exact.gather(1, places)
-    lifted = inside - inside.amin(dim=1, keepdim=True) + coarse.amax(dim=1, keepdim=True) + 1
-    return coarse.scatter(1, places, lifted)
-
-
-def ranks_of(scores: Tensor, owner: Tensor) -> Tensor:
-    """1 + the other videos that score as high as the right one, or higher."""
-    right = scores.gather(1, owner[:, None])
-    return (scores >= right).sum(dim=1)
-
-
-def recalls(ranks: Tensor) -> dict[str, float]:
-    """R@1, R@5, R@10 in percent."""
-    values = ranks.numpy()
-    return {f"R@{k}": round(100 * float(np.mean(values <= k)), 2) for k in (1, 5, 10)}
+    columns = coarse.topk(size, dim=1).indices
+    scores = exact.gather(1, columns)
+    scores = scores - scores.amin(dim=1, keepdim=True) + coarse.amax(dim=1, keepdim=True) + 1
+    return coarse.scatter(1, columns, scores)
 
 
 if __name__ == "__main__":

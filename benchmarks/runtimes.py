@@ -1,11 +1,11 @@
-"""One model in three runtimes: cosines of their frames and R@1 of searches, on real frames.
+"""A model in three runtimes: cosines between their frames, and R@1, on real frames.
 
     python benchmarks/runtimes.py --root TEST --vectors CACHE [--save]
 
 TEST is a folder of frames with captions that the model was not trained on (`eaglenet data frames`).
-Every caption is a query over all videos, once by the mean of a video's frames and once with the
-model's hubness bank, as searches rank. `torch` computes in fp32, the others are onnxruntime.
-Vectors are kept in CACHE (benchmarks/frame_vectors.py).
+Every caption is a query over all videos, by the mean of a video's frames, without and with the
+model's hubness bank (a search uses the bank). `torch` computes in fp32, the others use onnxruntime.
+Vectors are stored in CACHE (benchmarks/frame_vectors.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import save_result
+from common import ranks_of, recalls, save_result
 from eaglenet.models.light_model import LightModel, unit
 from frame_vectors import RUNTIMES, Vectors, encode_folder, encode_texts
 
@@ -27,11 +28,8 @@ MAX_R1_DIFFERENCE, MAX_COSINE_DIFFERENCE = 0.2, 1e-3
 REFERENCE = "torch"
 
 
-def recalls(scores: NDArray[np.float32], owners: NDArray[np.int64]) -> dict[str, float]:
-    """R@1, R@5 and R@10 in percent; equal scores count as better than the right one."""
-    own = scores[np.arange(len(owners)), owners]
-    ranks = (scores >= own[:, None]).sum(axis=1)
-    return {f"R@{k}": round(100 * float((ranks <= k).mean()), 2) for k in (1, 5, 10)}
+def recalls_of(scores: NDArray[np.float32], owners: NDArray[np.int64]) -> dict[str, float]:
+    return recalls(ranks_of(torch.from_numpy(scores), torch.from_numpy(owners)))
 
 
 def measure(vectors: dict[str, Vectors], texts: NDArray[np.float32], bank: Any) -> dict[str, Any]:
@@ -45,8 +43,8 @@ def measure(vectors: dict[str, Vectors], texts: NDArray[np.float32], bank: Any) 
         scores = texts @ clips.T
         frames = (unit(own.frames) * unit(vectors[REFERENCE].frames)).sum(axis=2)[own.mask]
         row: dict[str, Any] = {
-            "mean_of_frames": recalls(scores, owners),
-            "with_hubness_bank": recalls(scores - bank.offsets(clips), owners),
+            "mean_of_frames": recalls_of(scores, owners),
+            "with_hubness_bank": recalls_of(scores - bank.offsets(clips), owners),
             "least_cosine_of_a_frame_with_torch": float(frames.min()),
             "mean_cosine_of_frames_with_torch": float(frames.mean()),
             "largest_difference_of_a_cosine": float(np.abs(scores - reference).max()),
@@ -59,7 +57,6 @@ def measure(vectors: dict[str, Vectors], texts: NDArray[np.float32], bank: Any) 
 
 
 def main() -> None:
-    """Read the options, encode, measure, print and check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="folder of frames")
     parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")

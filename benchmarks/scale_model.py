@@ -1,94 +1,94 @@
-"""What an index run takes: a formula, and a simulation that plays the run call by call.
+"""Duration of an index run: a formula, and a simulation of every call.
 
     python benchmarks/scale_model.py        # both, for docs/explanation/scale.md
 
-``tests/test_scale_model.py`` holds the simulation against what ``benchmarks/scale.py`` measured.
+``tests/test_scale_model.py`` compares the simulation with measurements of ``benchmarks/scale.py``.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-CLIPS_AN_HOUR = 450
-"""Of ten seconds that overlap by two."""
+CLIPS_PER_HOUR = 450
+"""Clips of ten seconds that overlap by two."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An index run on one machine or a cluster. Rates are of one core and one clip."""
+    """An index run on one machine or a cluster."""
 
     clips: int
     cores: int
     workers: int
-    """Processes that decode, at most one a core."""
+    """Processes that decode, at most one per core."""
     decode_seconds: float = 1 / 2.3
-    """Core seconds a clip; 12 frames of 224 from H.264."""
+    """Core seconds per clip for decoding 12 frames of 224 pixels from H.264."""
     encode_seconds: float = 0.0
-    """Core seconds a clip where the cores encode; 0 where GPUs do."""
+    """Core seconds per clip for encoding; 0 if GPUs encode."""
     encoders: int = 0
-    """Threads that encode on the cores: all of one machine's, or one of each worker on Ray."""
+    """Threads that encode on the cores: all of one machine, or one per worker on Ray."""
     gpus: int = 0
-    encode_a_gpu: float = 1200.0
-    """Clips a second."""
-    shard: int = 16
-    """Clips of a call to a worker."""
+    encode_per_gpu: float = 1200.0
+    """Clips per second."""
+    call_clips: int = 16
+    """Clips per call to a worker."""
     start_seconds: float = 10.0
-    """Of a worker: Python, torch and the model."""
-    losses_an_hour: float = 0.0
-    """Workers lost in an hour, of each core."""
+    """Start of a worker: Python, torch and the model."""
+    losses_per_hour: float = 0.0
+    """Workers lost per hour and core."""
     link: float = 0.0
-    """Bytes a second that the storage gives all machines together; 0: the files are local."""
+    """Bytes per second from the storage to all machines together; 0 if the files are local."""
     video_bytes: float = 8e6
-    """Of a clip: 8 seconds that no other clip has, at 8 Mbit/s."""
+    """Bytes per clip: 8 seconds that no other clip has, at 8 Mbit/s."""
     commit_clips: int = 256
     commit_seconds: float = 0.05
-    commit_seconds_a_million: float = 0.0
-    """More for each million clips that the store holds."""
+    commit_seconds_per_million: float = 0.0
+    """Additional seconds for each million clips in the store."""
     rows_before: int = 0
-    """Clips that the store holds when the run begins."""
+    """Clips in the store before the run."""
     pause: float = 4.0
-    most_waiting: int = 4096
-    """As in ``eaglenet.indexing.run``."""
+    max_waiting: int = 4096
+    """Commits are ``pause`` times their duration apart unless this many clips wait for one, as in
+    ``eaglenet.indexing.run``."""
 
 
 def rate_of(run: Run) -> float:
-    """Clips a second: the slowest of decoding, encoding, cores, GPUs, storage and commits."""
+    """Return clips per second: the slowest of decoding, encoding, cores, GPUs, storage, commits."""
     rates = [run.workers / run.decode_seconds]
     if run.gpus:
-        rates.append(run.gpus * run.encode_a_gpu)
+        rates.append(run.gpus * run.encode_per_gpu)
     else:
         rates.append(run.cores / (run.decode_seconds + run.encode_seconds))
         if run.encode_seconds:
             rates.append(run.encoders / run.encode_seconds)
     if run.link:
         rates.append(run.link / run.video_bytes)
-    rates.append(run.most_waiting / commit_time(run, run.clips / 2))
+    rates.append(run.max_waiting / commit_time(run, run.clips / 2))
     return min(rates)
 
 
 def commit_time(run: Run, rows: float) -> float:
-    """Seconds of one commit into a store of so many clips."""
-    return run.commit_seconds + run.commit_seconds_a_million * (run.rows_before + rows) / 1e6
+    """Return the seconds of a commit into a store to which the run has added ``rows`` clips."""
+    return run.commit_seconds + run.commit_seconds_per_million * (run.rows_before + rows) / 1e6
 
 
-def predicted(run: Run) -> float:
-    """Seconds = start + clips / rate * (1 + losses * (shard / 2 + start)).
+def predict(run: Run) -> float:
+    """Return the seconds of the run: start + clips / rate * (1 + losses * (call / 2 + start)).
 
-    A worker that is lost costs half a shard and a start.
+    A worker that is lost costs half a call and a start.
     """
     rate = rate_of(run)
-    shard_seconds = run.shard * run.workers / rate
-    wasted = run.losses_an_hour / 3600 * (shard_seconds / 2 + run.start_seconds)
-    return run.start_seconds + run.clips / rate * (1 + wasted)
+    call_seconds = run.call_clips * run.workers / rate
+    overhead = run.losses_per_hour / 3600 * (call_seconds / 2 + run.start_seconds)
+    return run.start_seconds + run.clips / rate * (1 + overhead)
 
 
 @dataclass
 class _Clock:
-    """Events in the order of their times."""
+    """Clock that plays events in the order of their times."""
 
     now: float = 0.0
     events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -105,22 +105,24 @@ class _Clock:
 
 
 class _Simulation:
-    """Shards go from the storage to a worker, to an encoder, and to the driver, who commits."""
+    """Calls go from the storage to a worker, to an encoder, and to the driver, which commits."""
 
-    def __init__(self, run: Run, seed: int) -> None:
-        self.run, self.clock, self.chance = run, _Clock(), random.Random(seed)
-        self.left = -(-run.clips // run.shard)
+    def __init__(self, run: Run) -> None:
+        self.run, self.clock, self.chance = run, _Clock(), random.Random(0)
+        self.num_remaining = -(-run.clips // run.call_clips)
         self.cores = run.cores
         self.workers = 0
         self.encoders = run.gpus if run.gpus else run.encoders
-        self.decoded: deque[int] = deque()
-        self.ahead = 0
-        """Shards that were begun and not taken by the driver: two a worker, and a few more."""
-        self.finished = 0
+        self.num_decoded = 0
+        """Calls that wait for an encoder."""
+        self.num_ahead = 0
+        """Calls that have begun and that the driver has not received: up to two per worker + 2."""
+        self.num_finished = 0
         self.link_free = 0.0
-        self.waiting = self.committed = 0
+        self.num_waiting = self.num_committed = 0
+        """Clips that wait for a commit, and clips in the store."""
         self.is_committing = False
-        self.last_commit, self.spent = 0.0, 0.0
+        self.last_commit, self.commit_duration = 0.0, 0.0
 
     def play(self) -> float:
         for _ in range(self.run.workers):
@@ -133,113 +135,114 @@ class _Simulation:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Begin what can begin: encoding before decoding, as rows are what is wanted."""
+        """Begin all work that can begin, encoding before decoding."""
         run = self.run
-        while self.decoded and self.encoders and (run.gpus or self.cores):
-            self.decoded.popleft()
+        while self.num_decoded and self.encoders and (run.gpus or self.cores):
+            self.num_decoded -= 1
             self.encoders -= 1
             self.cores -= 0 if run.gpus else 1
-            seconds = run.shard * (1 / run.encode_a_gpu if run.gpus else run.encode_seconds)
-            self.clock.after(seconds, self._encoded)
-        while self.left and self.workers and self.cores and self.ahead < 2 * run.workers + 2:
-            self.left -= 1
-            self.ahead += 1
+            seconds = run.call_clips * (1 / run.encode_per_gpu if run.gpus else run.encode_seconds)
+            self.clock.after(seconds, self._finish_encoding)
+        max_ahead = 2 * run.workers + 2
+        while self.num_remaining and self.workers and self.cores and self.num_ahead < max_ahead:
+            self.num_remaining -= 1
+            self.num_ahead += 1
             self.workers -= 1
             self.cores -= 1
             self._decode()
-        if self.waiting and not self.is_committing:
+        if self.num_waiting and not self.is_committing:
             self._consider_commit()
 
     def _decode(self) -> None:
         run = self.run
-        fetched = self.clock.now
+        arrival = self.clock.now
         if run.link:
             self.link_free = max(self.clock.now, self.link_free)
-            self.link_free += run.shard * run.video_bytes / run.link
-            fetched = self.link_free
-        work = run.shard * run.decode_seconds * self.chance.uniform(0.8, 1.2)
-        seconds = fetched - self.clock.now + work
-        lost = self.chance.expovariate(run.losses_an_hour / 3600) if run.losses_an_hour else 1e30
-        if lost < seconds:
-            self.clock.after(lost, self._lost)
+            self.link_free += run.call_clips * run.video_bytes / run.link
+            arrival = self.link_free
+        work = run.call_clips * run.decode_seconds * self.chance.uniform(0.8, 1.2)
+        seconds = arrival - self.clock.now + work
+        loss = self.chance.expovariate(run.losses_per_hour / 3600) if run.losses_per_hour else 1e30
+        if loss < seconds:
+            self.clock.after(loss, self._lose_worker)
         else:
-            self.clock.after(seconds, self._is_decoded)
+            self.clock.after(seconds, self._finish_decoding)
 
-    def _lost(self) -> None:
-        self.left += 1
-        self.ahead -= 1
+    def _lose_worker(self) -> None:
+        self.num_remaining += 1
+        self.num_ahead -= 1
         self.cores += 1
         self.clock.after(self.run.start_seconds, self._arrive)
         self._go_on()
 
-    def _is_decoded(self) -> None:
+    def _finish_decoding(self) -> None:
         self.workers += 1
         self.cores += 1
         if self.run.gpus or self.run.encode_seconds:
-            self.decoded.append(0)
+            self.num_decoded += 1
         else:
-            self._rows()
+            self._receive()
         self._go_on()
 
-    def _encoded(self) -> None:
+    def _finish_encoding(self) -> None:
         self.encoders += 1
         self.cores += 0 if self.run.gpus else 1
-        self._rows()
+        self._receive()
         self._go_on()
 
-    def _rows(self) -> None:
-        """The driver takes rows, unless it commits: then they wait, and so do the workers."""
-        self.finished += 1
+    def _receive(self) -> None:
+        """Receive results in the driver; during a commit they wait, and so do the workers."""
+        self.num_finished += 1
         if not self.is_committing:
-            self.ahead -= self.finished
-            self.waiting += self.finished * self.run.shard
-            self.finished = 0
+            self.num_ahead -= self.num_finished
+            self.num_waiting += self.num_finished * self.run.call_clips
+            self.num_finished = 0
 
     def _consider_commit(self) -> None:
-        run, since = self.run, self.clock.now - self.last_commit
-        is_last = not self.left and not self.ahead
-        if not is_last and self.waiting < run.most_waiting and since < run.pause * self.spent:
+        run, pause = self.run, self.clock.now - self.last_commit
+        is_last = not self.num_remaining and not self.num_ahead
+        is_early = pause < run.pause * self.commit_duration
+        if not is_last and self.num_waiting < run.max_waiting and is_early:
             return
-        if not is_last and self.waiting < run.commit_clips:
+        if not is_last and self.num_waiting < run.commit_clips:
             return
         self.is_committing = True
-        taken, self.waiting = self.waiting, 0
-        self.spent = commit_time(run, self.committed)
+        num_clips, self.num_waiting = self.num_waiting, 0
+        self.commit_duration = commit_time(run, self.num_committed)
 
-        def done() -> None:
-            self.committed += taken
+        def finish() -> None:
+            self.num_committed += num_clips
             self.is_committing = False
             self.last_commit = self.clock.now
-            self.finished -= 1
-            self._rows()
+            self.num_finished -= 1
+            self._receive()
             self._go_on()
 
-        self.clock.after(self.spent, done)
+        self.clock.after(self.commit_duration, finish)
 
 
-def simulated(run: Run, seed: int = 0) -> float:
-    """Seconds of the run, call by call."""
-    return _Simulation(run, seed).play()
+def simulate(run: Run) -> float:
+    """Return the seconds of a simulated run."""
+    return _Simulation(run).play()
 
 
 def archive(hours: float, cores: int, gpus: int, **changes: float) -> Run:
-    """A run over an archive with GPUs."""
-    values: dict[str, float] = {"shard": 32, **changes}
-    return Run(round(hours * CLIPS_AN_HOUR), cores, cores, gpus=gpus, **values)  # type: ignore[arg-type]
+    """Return a run over an archive with GPUs."""
+    values: dict[str, float] = {"call_clips": 32, **changes}
+    return Run(round(hours * CLIPS_PER_HOUR), cores, cores, gpus=gpus, **values)  # type: ignore[arg-type]
 
 
 def main() -> None:
     for run in (
         archive(1_000, 64, 1),
-        archive(1_000, 64, 1, losses_an_hour=2.0),
+        archive(1_000, 64, 1, losses_per_hour=2.0),
         archive(1_000, 1_000, 1),
         archive(1_000, 64, 1, link=100e6),
-        archive(1_000, 64, 1, commit_seconds_a_million=0.6, rows_before=5_000_000),
+        archive(1_000, 64, 1, commit_seconds_per_million=0.6, rows_before=5_000_000),
     ):
-        formula, played = predicted(run), simulated(run)
-        print(
-            f"{run}\n  formula {formula:,.0f} s, simulated {played:,.0f} s: {formula / played:.3f}"
-        )
+        formula, simulation = predict(run), simulate(run)
+        ratio = formula / simulation
+        print(f"{run}\n  formula {formula:,.0f} s, simulation {simulation:,.0f} s: {ratio:.3f}")
 
 
 if __name__ == "__main__":

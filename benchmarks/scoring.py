@@ -1,14 +1,14 @@
-"""Seconds to score all pairs of 1,000 texts and 1,000 videos, features in, matrix out.
+"""Seconds to score all pairs of 1,000 texts and 1,000 videos, from features to the matrix.
 
     python benchmarks/scoring.py                      # all parts but the large one
-    python benchmarks/scoring.py --large              # 10,000 x 10,000 with top_k = 10 too
+    python benchmarks/scoring.py --large              # also 10,000 x 10,000 with top_k = 10
     python benchmarks/scoring.py --parts rerank       # 100 videos for one query on two CPU cores
-    python benchmarks/scoring.py --quick              # the script's health on a CPU, in seconds
+    python benchmarks/scoring.py --quick              # tests the script on a CPU, in seconds
 
-EagleNet with random weights on random features. Slow sides score a smaller block, and their time
-is extrapolated in proportion to the pairs (marked ~). `released loop` is our own straightforward
-re-creation of the authors' loop (released_scoring.py), which exists for their configuration only.
-Differences are to the reference in fp32. Needs torch and triton alone (PYTHONPATH=src).
+EagleNet has random weights, and features are random. Slow sides score a smaller block, and their
+time is extrapolated in proportion to the pairs (marked ~). `released loop` is our straightforward
+re-creation of the authors' loop (released.py), which exists only for their configuration.
+Differences are measured from the reference in fp32. Needs only torch and triton (PYTHONPATH=src).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ceiling, environment, save_result, timed
+from common import ceiling, environment, save_result, time_calls
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
-from eaglenet.scoring import choose, score_all
-from released_scoring import ReleasedScoring
+from eaglenet.scoring import choose, score_all, score_best
+from released import ReleasedScoring
 
 PARTS = ("table", "growth", "rerank")
 PRESETS: dict[str, Callable[..., EagleNetConfig]] = {
-    "released": lambda **changes: EagleNetConfig.released("msrvtt-b16", **changes),
-    "paper": EagleNetConfig.paper,
-    "released didemo": lambda **changes: EagleNetConfig.released("didemo", **changes),
+    "released": lambda **changes: EagleNetConfig.for_script("msrvtt-b16", **changes),
+    "paper": EagleNetConfig,
+    "released didemo": lambda **changes: EagleNetConfig.for_script("didemo", **changes),
 }
 SIDES = ("released loop", "reference", "factorised", "kernel")
-# Texts and videos of the block that a side scores, on a GPU and on a CPU; None: all of them.
+# Number of texts and of videos that a side scores, on a GPU and on a CPU; None for all.
 BLOCKS: dict[str, tuple[int | None, int | None]] = {
     "released loop": (64, 8),
     "reference": (128, 16),
@@ -45,11 +45,11 @@ BLOCKS: dict[str, tuple[int | None, int | None]] = {
     "kernel": (None, 16),
 }
 CHECKED = 64
-"""Texts and videos, the last ones, over which differences are taken."""
+"""Number of last texts, and of last videos, over which differences are measured."""
 
 
 def make_method(config: EagleNetConfig, device: str) -> EagleNet:
-    """A model whose every weight is shaken: fresh ones are identities and zeros."""
+    """Make a model with noise on every weight, since new weights include identities and zeros."""
     torch.manual_seed(0)
     widths = FeatureConfig(config.dim, config.dim, config.dim, identity=True)
     method = EagleNet.build(config, FeatureEncoder(widths)).eval()
@@ -72,26 +72,26 @@ def make_features(
 
 
 def multiply_adds(config: EagleNetConfig, side: str) -> float:
-    """Of one pair, without what is done once a video or once a text; L = 2."""
+    """Count the multiply-adds of a pair with two layers, without work per video or per text."""
     dim, heads, frames = config.dim, config.num_heads, config.num_frames
     texts = 1 + config.num_candidates
     head = dim if config.head_size == "full" else dim // heads
     inner = heads * head
     residual = head if config.shared_residual else inner
-    around = frames * dim * 2 + dim * dim + frames * dim * 2  # radius, pooling, its last product
+    other = frames * dim * 2 + dim * dim + frames * dim * 2  # Radius, pooling, its last product.
     nodes = texts + frames
     if side == "released loop":
         first = nodes * dim * (3 * inner + residual) + 3 * nodes * nodes * inner
         last = nodes * inner * (3 * heads * dim + dim) + 3 * nodes * nodes * heads * dim
-        return first + last + around + 2 * (frames + 1) * dim * dim  # keys, values, query, output
+        return first + last + other + 2 * (frames + 1) * dim * dim  # Keys, values, query, output.
     with_frames = config.edge_weights == "activated"
-    projected = inner * (2 if with_frames else 1) + residual
-    around += dim * dim if side == "reference" else 0  # the pooling's query
-    # The kernel projects radii, so that a text's own row is made once a text.
-    drawn = config.num_candidates if side == "kernel" else texts
-    products = drawn * dim * (projected + 4 * heads)
+    width = inner * (2 if with_frames else 1) + residual
+    other += dim * dim if side == "reference" else 0  # The query of the pooling.
+    # The kernel projects radii, so that the row of the text itself is computed once per text.
+    num_rows = config.num_candidates if side == "kernel" else texts
+    products = num_rows * dim * (width + 4 * heads)
     messages = texts * (texts + frames) * inner + (frames * texts * inner if with_frames else 0)
-    return products + messages + (nodes if with_frames else texts) * inner * heads + around
+    return products + messages + (nodes if with_frames else texts) * inner * heads + other
 
 
 def side_function(
@@ -116,7 +116,7 @@ def table(options: argparse.Namespace, peak_rate: float) -> list[dict[str, Any]]
         method = make_method(config, options.device)
         text, video = make_features(config, options.texts, options.videos, options.device)
         last = text[-CHECKED:], video[-CHECKED:]
-        expected = score_all(method, *last, backend="reference").cpu()
+        reference = score_all(method, *last, backend="reference").cpu()
         for precision in options.precisions:
             group = []
             for side in options.sides:
@@ -128,7 +128,7 @@ def table(options: argparse.Namespace, peak_rate: float) -> list[dict[str, Any]]
                 row |= {
                     "preset": preset,
                     "precision": precision,
-                    "difference": difference(score, text, video, expected, row["extrapolated"]),
+                    "difference": difference(score, text, video, reference, row["extrapolated"]),
                     "multiply_adds": multiply_adds(config, side),
                     "tflops": rate,
                     "of_ceiling": rate / peak_rate,
@@ -143,14 +143,17 @@ def difference(
     score: Callable[[TextFeatures, VideoFeatures], Tensor],
     text: TextFeatures,
     video: VideoFeatures,
-    expected: Tensor,
+    reference: Tensor,
     in_part: bool,
 ) -> float:
-    """Largest difference over the last texts and videos, of the whole matrix where it is made."""
+    """Return the largest difference over the last texts and videos.
+
+    The whole matrix is scored unless ``in_part``.
+    """
     if in_part:
         text, video = text[-CHECKED:], video[-CHECKED:]
-    found = score(text, video)[-CHECKED:, -CHECKED:]
-    return float((found.cpu() - expected).abs().max())
+    scores = score(text, video)[-CHECKED:, -CHECKED:]
+    return float((scores.cpu() - reference).abs().max())
 
 
 def measure(
@@ -160,7 +163,7 @@ def measure(
     side: str,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Seconds for all pairs, from a block of them where a side is slow."""
+    """Return the seconds for all pairs, extrapolated from a block for slow sides."""
     on_gpu = options.device == "cuda"
     block = BLOCKS[side][0 if on_gpu else 1] or max(len(text), len(video))
     queries, gallery = text[:block], video[:block]
@@ -168,7 +171,7 @@ def measure(
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    timing = timed(
+    timing = time_calls(
         lambda: score(queries, gallery), options.device, repeats=options.repeats, warmup=0
     )
     pairs = len(text) * len(video)
@@ -204,7 +207,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def growth(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """How the automatic choice's cost grows with one size at a time; released preset."""
+    """Measure how the cost of the automatic choice grows with each size; released preset."""
     on_gpu = options.device == "cuda"
     count = options.texts if on_gpu else min(options.texts, 32)
     base = {"texts": count, "videos": count, "frames": 12, "candidates": 20}
@@ -228,7 +231,7 @@ def growth(options: argparse.Namespace) -> list[dict[str, Any]]:
             score_all(method, *features, precision=precision)
             if on_gpu:
                 torch.cuda.reset_peak_memory_stats()
-            timing = timed(
+            timing = time_calls(
                 lambda m=method, f=features: score_all(m, *f, precision=precision),
                 options.device,
                 repeats=2,
@@ -237,13 +240,13 @@ def growth(options: argparse.Namespace) -> list[dict[str, Any]]:
             peak = torch.cuda.max_memory_allocated() if on_gpu else None
             each = timing.median / sizes["texts"] / sizes["videos"] * 1e6
             rows.append({**sizes, "seconds": timing.median, "peak_bytes": peak})
-            shown = "-" if peak is None else f"{peak / 2**30:.2f}"
-            print(f"  {name:12} {value:7} {timing.median:9.4f} {each:9.3f} {shown:>9}")
+            gib = "-" if peak is None else f"{peak / 2**30:.2f}"
+            print(f"  {name:12} {value:7} {timing.median:9.4f} {each:9.3f} {gib:>9}")
     return rows
 
 
 def large(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """A streamed top-k at two sizes: beside the features, memory is the same."""
+    """Measure a streamed top-k at two sizes; memory besides the features should be the same."""
     config = PRESETS["released"](energy=None, **options.changes)
     method = make_method(config, options.device)
     rows = []
@@ -251,25 +254,25 @@ def large(options: argparse.Namespace) -> list[dict[str, Any]]:
     for count in options.large_sizes:
         features = make_features(config, count, count, options.device)
         on_gpu = options.device == "cuda"
-        held = torch.cuda.memory_allocated() if on_gpu else 0
+        feature_bytes = torch.cuda.memory_allocated() if on_gpu else 0
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        timing = timed(
-            lambda f=features: score_all(method, *f, precision="bf16", top_k=10),
+        timing = time_calls(
+            lambda f=features: score_best(method, *f, 10, precision="bf16"),
             options.device,
             repeats=1,
             warmup=0,
         )
-        beside = torch.cuda.max_memory_allocated() - held if on_gpu else None
+        beside = torch.cuda.max_memory_allocated() - feature_bytes if on_gpu else None
         rows.append({"count": count, "seconds": timing.median, "bytes_beside_features": beside})
-        shown = "-" if beside is None else f"{beside / 2**30:.3f} GiB"
-        print(f"  {count:,} x {count:,}: {timing.median:.2f} s, {shown} beside the features")
+        gib = "-" if beside is None else f"{beside / 2**30:.3f} GiB"
+        print(f"  {count:,} x {count:,}: {timing.median:.2f} s, {gib} besides the features")
     return rows
 
 
 @torch.no_grad()
 def rerank(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One query against 100 videos whose own part is ready, on two CPU threads."""
+    """Time one query with 100 videos whose per-video part is prepared, on two CPU threads."""
     torch.set_num_threads(2)
     rows = []
     print("\n1 query x 100 videos on 2 CPU threads, fp32, per-video part prepared")
@@ -278,22 +281,22 @@ def rerank(options: argparse.Namespace) -> list[dict[str, Any]]:
         method = make_method(config, "cpu")
         text, video = make_features(config, 1, 100, "cpu")
         scorer = choose(method, video)
-        prepared = scorer.prepare(video)
-        timing = timed(lambda s=scorer, p=prepared, t=text: s.score(t, p), repeats=20)
-        difference = float((scorer.score(text, prepared) - method.score(text, video)).abs().max())
-        kept = sum(value.element_size() * value[0].numel() for value in prepared.values())
+        data = scorer.prepare(video)
+        timing = time_calls(lambda s=scorer, d=data, t=text: s.score(t, d), repeats=20)
+        difference = float((scorer.score(text, data) - method.score(text, video)).abs().max())
+        video_bytes = sum(value.element_size() * value[0].numel() for value in data.values())
         rows.append(
             {
                 "preset": preset,
                 "seconds": timing.median,
                 "best": timing.best,
                 "difference": difference,
-                "bytes_per_video": kept,
+                "bytes_per_video": video_bytes,
             }
         )
         print(
             f"  {preset:10} median {timing.median * 1e3:.1f} ms, best {timing.best * 1e3:.1f} ms, "
-            f"difference {difference:.1e}, {kept / 1024:.0f} KiB a video"
+            f"difference {difference:.1e}, {video_bytes / 1024:.0f} KiB per video"
         )
     return rows
 
@@ -341,7 +344,7 @@ def main() -> None:
     settings = {key: value for key, value in vars(options).items() if key != "output"}
     name = "scoring-quick" if options.quick else "scoring"
     if "table" not in options.parts:
-        name += "-" + "-".join(options.parts)  # a part does not take the place of the whole
+        name += "-" + "-".join(options.parts)  # Does not replace the result of all parts.
     path = save_result(name, {"settings": settings, **results}, options.output)
     print(f"written to {path}")
 

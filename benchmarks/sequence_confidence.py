@@ -1,14 +1,14 @@
-"""Confidence of sequences: fit its weights on joined videos, and check them on others.
+"""Confidence of sequences: fits its weights on joined videos, and measures them on others.
 
 python benchmarks/sequence_confidence.py --root TEST --vectors CACHE [--arrays CLIPS.npz] [--save]
 
-TEST is a folder of frames (`eaglenet data frames`) that the model was not trained on; CACHE keeps
-its vectors, as for benchmarks/confidence.py. Videos are joined from three or five of its items, ten
-seconds each. A query has two or three steps, each a caption of an item of one video, in order. In a
-fifth of the searches no video shows the sequence: its steps are in different videos, in reverse
-order, or not there at all. Weights fitted to videos of one half of the items are measured on the
-other half. CLIPS.npz (benchmarks/moments.py) holds real clips, which are joined and cut as a store
-does, for a check on other material. ``--save`` fits with all items and writes the model's file.
+TEST is a folder of frames (`eaglenet data frames`) that the model was not trained on; its vectors
+are stored in CACHE, as for benchmarks/confidence.py. Videos are joined from three or five items of
+ten seconds each. A query has two or three steps, each a caption of an item of one video, in order.
+In a fifth of the searches no video shows the sequence: its steps are in different videos, in
+reverse order, or in no video. Weights fitted to one half of the items are measured on the other
+half. CLIPS.npz (benchmarks/moments.py) has real clips, which are joined and cut as a store does, to
+measure on other material. ``--save`` fits with all items and writes the file of the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from calibration import SCALE, Trials, calibration_error, fit_weights, roc_auc
 from common import save_result
 from eaglenet.core.hits import LIKELY, SURE
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import FEATURES, MIN_LIKELY, Calibration, make_evidence
 from eaglenet.search.sequences import STEP_FILES, rank_sequences
@@ -37,7 +37,7 @@ Vectors = NDArray[np.float32]
 ABSENT_SHARE, MIN_VIDEOS = 0.2, 10
 SEARCHES, SEARCHES_PER_GALLERY = 2_400, 20
 KINDS = ("apart", "reversed", "removed")
-"""Reasons why no video shows a sequence."""
+"""Reasons for which no video shows a sequence."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Search:
-    """First sequence of a search: its evidence, and whether it is right."""
+    """The first sequence that a search returns: its evidence, and whether it is right."""
 
     evidence: NDArray[np.float64]
     is_right: bool
@@ -60,7 +60,6 @@ class Search:
 
 
 def main() -> None:
-    """Read the options, encode or load, fit, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, required=True, help="frames of unseen items")
     parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")
@@ -94,8 +93,9 @@ def main() -> None:
     print(save_result("sequence-confidence", result, options.output))
     calibration = Calibration.load(light.folder)
     if options.save and calibration is not None:
-        named = {n: round(float(value), 6) for n, value in zip(FEATURES, weights, strict=True)}
-        replace(calibration, sequences=named).save(light.folder)
+        pairs = zip(FEATURES, weights, strict=True)
+        weight_of = {name: round(float(value), 6) for name, value in pairs}
+        replace(calibration, sequences=weight_of).save(light.folder)
 
 
 def load_items(root: Path, cache: Path, model: str) -> list[Item]:
@@ -114,14 +114,15 @@ def load_items(root: Path, cache: Path, model: str) -> list[Item]:
 
 
 def draw_searches(items: list[Item], bank: Any, seed: int) -> list[Search]:
-    """Search in galleries of joined videos; each gallery shows an item once at most."""
+    """Search in galleries of joined videos; an item occurs at most once in a gallery."""
     generator = np.random.default_rng(seed)
     searches: list[Search] = []
     while len(searches) < SEARCHES:
         length = int(generator.choice((3, 5)))
         order = generator.permutation(len(items))
-        most = max(len(items) // length - 1, 1)
-        count = round(float(np.exp(generator.uniform(*np.log((min(MIN_VIDEOS, most), most))))))
+        max_count = max(len(items) // length - 1, 1)
+        sizes = np.log((min(MIN_VIDEOS, max_count), max_count))
+        count = round(float(np.exp(generator.uniform(*sizes))))
         videos = order[: count * length].reshape(count, length)
         spare = order[count * length :]
         gallery = Gallery([[items[number].source for number in own] for own in videos], bank)
@@ -155,7 +156,7 @@ def _search(
 
 
 class Gallery:
-    """Joined videos, cut and scored as a store does."""
+    """Joined videos, which are cut and scored as in a store."""
 
     def __init__(self, videos: list[list[Source]], bank: Any) -> None:
         windows = [cut(own, np.cumsum([source.duration for source in own])) for own in videos]
@@ -192,7 +193,7 @@ def fit(searches: list[Search]) -> NDArray[np.float64]:
 
 
 def measure(searches: list[Search], weights: NDArray[np.float64]) -> dict[str, Any]:
-    """AUC and calibration error, all and by number of steps, and shares of right sequences."""
+    """Return AUC, calibration errors in all and by number of steps, and fractions of right hits."""
     evidence = np.stack([search.evidence for search in searches])
     values = 1 / (1 + np.exp(-evidence @ weights))
     right = np.array([search.is_right for search in searches])

@@ -1,17 +1,17 @@
-"""Steps in time against the whole sentence: "a" then "b", and "a and then b" as one text.
+"""Queries with steps in time ("a" then "b"), compared with the plain text "a and then b".
 
 python benchmarks/moments.py --clips FOLDER --captions manifest.tsv --arrays CACHE.npz
 python benchmarks/sequences.py --arrays CACHE.npz [--demo]
 
-CACHE.npz holds the frames and captions that the first command encoded. Every query has two videos
-in the gallery, joined from the same clips: one shows its two steps in the right order, the other in
-reverse. The first is the right one. A sentence ranks videos by their best clip, steps rank as
-``eaglenet search`` does.
+CACHE.npz has the frames and captions that the first command encoded. Every query has two videos in
+the gallery, joined from the same clips: the right one shows its two steps in the order of the
+query, the other in reverse. A text ranks videos by their best clip, steps rank as in
+``eaglenet search``.
 
-Pairs are drawn ten times with fixed seeds from the sources of the cache, which the result names
-(``material``); rows are means over the draws and their standard deviation. One draw is worth
-little: with one seed, the R@1 of steps is 59 with the six clips of exactly two seconds and 54
-without them, and other seeds give 51 to 54 with them.
+Pairs are drawn ten times with fixed seeds from the sources of the cache, which the result describes
+(``material``). Rows are means over the draws and their standard deviation, because single draws
+differ: with one seed, the R@1 of steps is 59 with the six clips of exactly two seconds and 54
+without them, and with other seeds it is 51 to 54 with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.indexing.hubness import model_hubness_bank
+from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.search.sequences import rank_sequences
 from moments import Source, cut, describe_material, encode_text, load_sources
@@ -35,16 +35,15 @@ RANKS = (1, 2, 5)
 
 
 def main() -> None:
-    """Read the options, measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--arrays", type=Path, required=True)
     parser.add_argument("--demo", action="store_true")
     parser.add_argument("--model", default="small")
     parser.add_argument("--output", type=Path, default=None)
-    given = parser.parse_args()
-    name = "demo" if given.demo else given.model
+    options = parser.parse_args()
+    name = "demo" if options.demo else options.model
     method = load(name).eval()
-    sources = load_sources(given.arrays)
+    sources = load_sources(options.arrays)
     bank = model_hubness_bank(method, name)
     recalls = [measure(method, sources, bank, seed) for seed in range(DRAWS)]
     rows = []
@@ -64,11 +63,11 @@ def main() -> None:
         "videos": 2 * PAIRS,
         "rows": rows,
     }
-    print(save_result("sequences-demo" if given.demo else "sequences", result, given.output))
+    print(save_result("sequences-demo" if options.demo else "sequences", result, options.output))
 
 
 def measure(method: Any, sources: list[Source], bank: Any, seed: int) -> dict[str, list[float]]:
-    """Recalls in percent at ``RANKS`` of one draw of pairs, by kind of query."""
+    """Return the recalls in percent at ``RANKS`` for one draw of pairs, by kind of query."""
     generator = np.random.default_rng(seed)
     videos: list[list[Source]] = []
     pairs = []
@@ -89,21 +88,21 @@ def measure(method: Any, sources: list[Source], bank: Any, seed: int) -> dict[st
     frames, seconds = (
         np.concatenate([getattr(clip, part) for clip in clips]) for part in ("frames", "seconds")
     )
-    levels = np.repeat(offsets, counts)
-    ranks: dict[str, list[int]] = {"sentence": [], "steps": []}
+    frame_offsets = np.repeat(offsets, counts)
+    ranks: dict[str, list[int]] = {"text": [], "steps": []}
     for number, (first, second) in enumerate(pairs):
         text = encode_text(method, f"{first.caption} and then {second.caption}")
         best = np.full(len(videos), -np.inf)
         np.maximum.at(best, owners, vectors @ text - offsets)
-        ranks["sentence"].append(int((best >= best[2 * number]).sum()))
+        ranks["text"].append(int((best >= best[2 * number]).sum()))
         scores = np.stack(
             [
-                (frames @ step.text + np.repeat(vectors @ step.text, counts)) / 2 - levels
+                (frames @ step.text + np.repeat(vectors @ step.text, counts)) / 2 - frame_offsets
                 for step in (first, second)
             ]
         )
-        found = rank_sequences(scores, seconds, np.repeat(owners, counts), k=len(videos))
-        order = [int(np.repeat(owners, counts)[sequence.frames[0]]) for sequence in found]
+        sequences = rank_sequences(scores, seconds, np.repeat(owners, counts), k=len(videos))
+        order = [int(np.repeat(owners, counts)[sequence.frames[0]]) for sequence in sequences]
         ranks["steps"].append(order.index(2 * number) + 1)
     return {
         kind: [float(np.mean(np.array(own) <= k) * 100) for k in RANKS]

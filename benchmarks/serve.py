@@ -1,14 +1,14 @@
-"""Queries a second that `eaglenet serve` sustains, with latencies and errors.
+"""Queries per second that `eaglenet serve` sustains, with latencies and errors.
 
     python benchmarks/serve.py                     # 100,000 clips, 20 queries/s for a minute
     python benchmarks/serve.py --quick             # 2,000 clips, 5 seconds
     python benchmarks/serve.py --folder DIR        # the store of benchmarks/search.py --folder DIR
 
-The service runs in a process of its own and is asked over HTTP on this machine. Requests leave
-at fixed times whatever the answers do (an open loop), so a service that falls behind shows it
-in its latencies; half of them have an option that keeps them from sharing a batch. The generator
-takes its processor time from the same cores; that of both is reported, and how many processes of
-others wanted a core meanwhile.
+The service runs in a separate process and is queried over HTTP on this machine. Requests are sent
+at fixed times, whatever the responses (an open loop), so that a service that falls behind has
+growing latencies. Half of the requests have a filter, which prevents them from sharing a batch. The
+generator uses the same cores as the service; the processor time of both is reported, and the load
+average.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from common import save_result, serve_command
 from search import WORDS, build_store, milliseconds
 
 MAX_OPEN = 256
-"""Requests under way at most; the generator itself must not run away."""
+"""Maximum number of open requests; limits the generator."""
 
 
 async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
-    """Ask ``rate`` times a second for ``seconds``; latencies count from when a request was due."""
+    """Send ``rate`` requests per second; latencies count from the time when a request was due."""
     generator = np.random.default_rng(1)
     statuses: Counter[str] = Counter()
     latencies: list[float] = []
@@ -47,8 +47,8 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
     limits = httpx.Limits(max_connections=MAX_OPEN, max_keepalive_connections=MAX_OPEN)
     slots = asyncio.Semaphore(MAX_OPEN)
 
-    async def ask(client: httpx.AsyncClient, number: int, due: float) -> None:
-        words = [WORDS[place] for place in generator.integers(len(WORDS), size=8)]
+    async def send(client: httpx.AsyncClient, number: int, due: float) -> None:
+        words = [WORDS[index] for index in generator.integers(len(WORDS), size=8)]
         parameters: dict[str, Any] = {"q": " ".join(words), "k": 10}
         if number % 2:
             parameters["path"] = "*.mp4"
@@ -71,29 +71,29 @@ async def load(address: str, rate: float, seconds: float) -> dict[str, Any]:
             due = began + number / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             await slots.acquire()
-            tasks.append(asyncio.create_task(ask(client, number, due)))
+            tasks.append(asyncio.create_task(send(client, number, due)))
         await asyncio.gather(*tasks)
-        elapsed = time.perf_counter() - began
+        duration = time.perf_counter() - began
         metrics = (await client.get("/metrics")).text
     return {
         "asked_per_second": rate,
         "seconds": seconds,
-        "answered_per_second": round(len(latencies) / elapsed, 2),
+        "answered_per_second": round(len(latencies) / duration, 2),
         "statuses": dict(statuses),
         "errors": sum(count for status, count in statuses.items() if status != "200"),
         "latency_ms": milliseconds(latencies),
         "ranked_exactly": {"least": min(depths, default=0), "mean": float(np.mean(depths))},
-        "queries_a_batch": round(_value(metrics, "sum") / _value(metrics, "count"), 2),
+        "queries_per_batch": round(_value(metrics, "sum") / _value(metrics, "count"), 2),
     }
 
 
 def _value(metrics: str, name: str) -> float:
-    found = re.search(rf"^eaglenet_batch_queries_{name} (.+)$", metrics, re.MULTILINE)
-    return float(found.group(1)) if found else float("nan")
+    match = re.search(rf"^eaglenet_batch_queries_{name} (.+)$", metrics, re.MULTILINE)
+    return float(match.group(1)) if match else float("nan")
 
 
 def processor_seconds(process: int) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -104,17 +104,17 @@ def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            found = re.search(r"http://\S+/", process.stdout.readline())
-            assert found is not None, "the service did not start"
-            started = time.perf_counter() - began
+            address = re.search(r"http://\S+/", process.stdout.readline())
+            assert address is not None, "the service did not start"
+            start_seconds = time.perf_counter() - began
             runs = []
             for rate in rates:
                 before = processor_seconds(process.pid), time.process_time(), os.getloadavg()
-                run = asyncio.run(load(found.group(), rate, seconds))
-                spent = processor_seconds(process.pid) - before[0], time.process_time() - before[1]
-                run["processor_ms_a_query"] = {
+                run = asyncio.run(load(address.group(), rate, seconds))
+                used = processor_seconds(process.pid) - before[0], time.process_time() - before[1]
+                run["processor_ms_per_query"] = {
                     name: round(1000 * value / (rate * seconds), 1)
-                    for name, value in zip(("service", "generator"), spent, strict=True)
+                    for name, value in zip(("service", "generator"), used, strict=True)
                 }
                 run["load_average_before_and_after"] = [before[2][0], os.getloadavg()[0]]
                 runs.append(run)
@@ -127,7 +127,7 @@ def measure(store: Path, rates: list[float], seconds: float) -> dict[str, Any]:
             process.send_signal(signal.SIGTERM)
             code = process.wait(timeout=30)
     return {
-        "start_seconds": round(started, 2),
+        "start_seconds": round(start_seconds, 2),
         "runs": runs,
         "memory_mib": memory,
         "exit_code": code,

@@ -1,4 +1,4 @@
-"""Shortlists of 100 clips: our codes beside faiss, usearch and LanceDB, at equal recall.
+"""Shortlists of 100 clips: our codes compared with faiss, usearch and LanceDB, at equal recall.
 
     python benchmarks/shortlists.py --clips 100000
     python benchmarks/shortlists.py --clips 1000000 --threads 2
@@ -6,18 +6,19 @@
         faiss-binary --folder DIR                                        # 21 GB of disk
 
 Vectors are those of ``scale.py`` (512 numbers, 2,000 clusters, variance of coordinate i ~ 1/i);
-``--gap 1`` moves clips and queries apart as images and texts of CLIP are. Queries are not among the
-clips. Every side gets the same vectors and cores (``--threads``; all while it is built), in one
-process, query after query in turns, so that other load meets all of them. Needs `threadpoolctl`.
+``--gap 1`` moves clips and queries apart like images and texts of CLIP. Queries are not among the
+clips. All sides use the same vectors and cores (``--threads``; all cores while an index is built),
+and answer the queries in turn in one process, so that other load affects all of them. Needs
+`threadpoolctl`.
 
-A side with a width (candidates, clusters, expansion) tries widths in rising order on half of the
-queries and keeps the first that reaches ``--recall`` of the exact 100; recall and times are then
-those of the other half. All sides but the flat ones and usearch's graph rank their candidates by
-exact cosines of the same mapped vectors.
+A side with a width (candidates, clusters, expansion) tries increasing widths on half of the queries
+and keeps the first that reaches ``--recall`` of the exact 100. Recall and times are those of the
+other half. All sides except LanceDB and the flat index of faiss rank their candidates by exact
+cosines of the same mapped vectors.
 
-Times: p50 and p99 of a query, the processor time of all threads (which hardly depends on other
+Times are p50 and p99 per query, the processor time of all threads (which hardly depends on other
 load), and the time of a query after the vectors were dropped from the page cache (Linux). Flat and
-graph sides hold theirs in memory, so that their times are never cold; ``mib`` says what that takes.
+graph indexes are in memory, so that their times are never cold; ``mib`` is their size.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from scale import SyntheticClips
 
 K, CHUNK, COLD = 100, 100_000, 5
 PAUSE = 0.1
-"""Seconds before a query: threads of the side before spin for a while after their work."""
+"""Seconds before a query, because threads of the previous side spin for a while."""
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
 Search = Callable[[Vectors, int], Rows]
@@ -56,7 +57,7 @@ Search = Callable[[Vectors, int], Rows]
 
 @dataclass(frozen=True)
 class Side:
-    """One way. ``widths`` are tried in rising order; ``is_exact``: candidates are the result."""
+    """A side: ``widths`` are tried in this order; with ``is_exact``, candidates are the result."""
 
     search: Search
     widths: Sequence[int]
@@ -66,13 +67,13 @@ class Side:
 
 
 class Data:
-    """Clips in a mapped file, and queries with their exact shortlists."""
+    """Vectors of clips in a mapped file, and queries with their exact shortlists."""
 
     def __init__(self, folder: Path, num_clips: int, num_queries: int, gap: float) -> None:
         self.path = folder / f"vectors-{num_clips}-{gap:g}.f32"
         self.gap = gap
         synthetic = SyntheticClips()
-        dim = len(synthetic.spread)
+        dim = len(synthetic.deviations)
         is_new = not self.path.exists()
         shape = (num_clips, dim)
         self.vectors = np.memmap(self.path, np.float32, "w+" if is_new else "r+", shape=shape)
@@ -91,11 +92,11 @@ class Data:
         if not self.gap:
             return vectors
         offset = np.random.default_rng(side).standard_normal(vectors.shape[1])
-        moved = vectors + np.float32(self.gap) * (offset / np.linalg.norm(offset))
-        return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
+        result = vectors + np.float32(self.gap) * (offset / np.linalg.norm(offset))
+        return (result / np.linalg.norm(result, axis=1, keepdims=True)).astype(np.float32)
 
     def _exact(self) -> list[set[int]]:
-        """The best 100 of each query, in one pass over the vectors."""
+        """Return the best 100 of each query, in one pass over the vectors."""
         best = np.zeros((len(self.queries), 0), np.int64)
         cosines = np.zeros((len(self.queries), 0), np.float32)
         for start in range(0, len(self.vectors), CHUNK):
@@ -117,7 +118,7 @@ class Data:
         return [self.vectors[start : start + CHUNK] for start in starts]
 
     def rank(self, query: Vectors, rows: Rows) -> Rows:
-        """The best 100 by exact cosines; all reads are announced first, as a store does."""
+        """Return the best 100 by exact cosines; all reads are announced first, as by a store."""
         rows = np.sort(rows[rows >= 0])
         size = self.vectors.strides[0]
         for start in (rows * size).tolist():
@@ -129,7 +130,7 @@ class Data:
         return rows[np.argsort(-cosines)[:K]]
 
     def drop_from_cache(self) -> None:
-        """Unmap the vectors and have the system forget them; no effect on a disk in memory."""
+        """Drop the vectors from the page cache; no effect on a file system in memory."""
         self.vectors.flush()
         self.vectors._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
         with self.path.open("rb") as stream:
@@ -217,7 +218,7 @@ def usearch_graph(data: Data, threads: int) -> Side:
 
 
 def usearch_bits(data: Data, threads: int) -> Side:
-    """Exact search over the same codes."""
+    """Make an exact search over the same codes."""
     from usearch.index import MetricKind
     from usearch.index import search as scan
 
@@ -227,8 +228,8 @@ def usearch_bits(data: Data, threads: int) -> Side:
 
     def search(query: Vectors, width: int) -> Rows:
         code = codes_of(query[None])[0]
-        found = scan(codes, code, width, metric=MetricKind.Hamming, exact=True, threads=threads)
-        return found.keys.astype(np.int64)
+        matches = scan(codes, code, width, metric=MetricKind.Hamming, exact=True, threads=threads)
+        return matches.keys.astype(np.int64)
 
     return Side(search, CANDIDATES, False, seconds, codes.nbytes)
 
@@ -251,8 +252,8 @@ def lancedb_side(data: Data, threads: int) -> Side:
     seconds = time.perf_counter() - began
 
     def search(query: Vectors, width: int) -> Rows:
-        asked = table.search(query).distance_type("dot").nprobes(width).refine_factor(10)
-        return np.array(asked.limit(K).select(["row", "_distance"]).to_arrow()["row"])
+        search = table.search(query).distance_type("dot").nprobes(width).refine_factor(10)
+        return np.array(search.limit(K).select(["row", "_distance"]).to_arrow()["row"])
 
     return Side(search, (8, 16, 32, 64, 128, 256, 512, 1024), True, seconds, 0)
 
@@ -268,7 +269,7 @@ SIDES: dict[str, tuple[str, Callable[[Data, int], Side]]] = {
     "faiss-rabitq-fastscan": (
         "faiss",
         faiss_side(
-            # Without a rotation it needs 16,384 candidates: coordinates differ in variance.
+            # Without a rotation it needs 16,384 candidates, since coordinates differ in variance.
             lambda faiss, dim: faiss.index_factory(
                 dim, f"RR{dim},RaBitQfs", faiss.METRIC_INNER_PRODUCT
             ),
@@ -295,7 +296,7 @@ def answer(data: Data, side: Side, width: int, query: Vectors) -> Rows:
 
 
 def choose_width(data: Data, side: Side, goal: float, numbers: Sequence[int]) -> int:
-    """The smallest width that reaches the goal, or the largest."""
+    """Return the smallest width that reaches the goal, or the largest width."""
     for width in side.widths:
         if recall(data, side, width, numbers) >= goal:
             break
@@ -303,21 +304,21 @@ def choose_width(data: Data, side: Side, goal: float, numbers: Sequence[int]) ->
 
 
 def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
-    """Tune each side on half of the queries, then time all of them on the others, in turns."""
+    """Tune each side on half of the queries, then time all sides on the others, alternately."""
     numbers = range(len(data.queries))
-    tuning, asked = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    tuning, timing = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     widths = {name: choose_width(data, side, goal, tuning) for name, side in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     processor: dict[str, list[float]] = {name: [] for name in sides}
     cold: dict[str, list[float]] = {name: [] for name in sides}
-    for number in asked:
+    for number in timing:
         for name, side in sides.items():
             time.sleep(PAUSE)
             began, used = time.perf_counter(), time.process_time()
             answer(data, side, widths[name], data.queries[number])
             seconds[name].append(time.perf_counter() - began)
             processor[name].append(time.process_time() - used)
-    for number in asked[:COLD]:
+    for number in timing[:COLD]:
         for name, side in sides.items():
             data.drop_from_cache()
             began = time.perf_counter()
@@ -326,7 +327,7 @@ def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
     return {
         name: {
             "width": widths[name],
-            f"recall@{K}": round(recall(data, side, widths[name], asked), 4),
+            f"recall@{K}": round(recall(data, side, widths[name], timing), 4),
             "p50_ms": round(1000 * float(np.median(seconds[name])), 2),
             "p99_ms": round(1000 * float(np.percentile(seconds[name], 99)), 2),
             "processor_ms": round(1000 * float(np.median(processor[name])), 2),
@@ -339,7 +340,7 @@ def measure(data: Data, sides: dict[str, Side], goal: float) -> dict[str, Any]:
 
 
 def limit_threads(number: int) -> None:
-    """Keep all threads of this process on ``number`` cores, where the system can."""
+    """Restrict all threads of this process to ``number`` cores, if the system supports it."""
     threadpool_limits(number)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))[:number]
@@ -353,7 +354,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=80)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--recall", type=float, default=0.99)
-    parser.add_argument("--gap", type=float, default=0.0, help="1: as between texts and images")
+    parser.add_argument(
+        "--gap", type=float, default=0.0, help="1: the gap between texts and images"
+    )
     parser.add_argument("--sides", nargs="+", choices=[*SIDES], default=[*SIDES])
     parser.add_argument("--folder", type=Path, help="keep the vectors here and use them again")
     parser.add_argument("--output", type=Path, help="folder for the result")

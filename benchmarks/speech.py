@@ -3,9 +3,10 @@
     python benchmarks/speech.py --model FOLDER            # Whisper base in CTranslate2's format
     python benchmarks/speech.py --model FOLDER --minutes 2 --save
 
-Debian's voices (``apt-get install flite festival festvox-italp16k``) read made sentences. Films are
-read chunk by chunk as ``eaglenet index --listen`` reads them. For the search the lines are kept as
-subtitles. A known line is found if the best line for its first five words overlaps with it in time.
+Debian's voices (``apt-get install flite festival festvox-italp16k``) read generated sentences.
+Films are read chunk by chunk, as by ``eaglenet index --listen``. For the search, the recognised
+lines are written as subtitles. A known line counts as found if the best hit for its first five
+words overlaps with it in time.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from eaglenet.video.decoding import probe
 from talk import SpokenLine, make_music, make_noise, make_sentences, mix, speak, write_film
 
 LEVELS = (20, 10, 5)
-"""Decibels of the speech over the noise or music."""
+"""Level of the speech above the noise or music, in decibels."""
 QUERY_WORDS = 5
 SENTENCE_SECONDS = 4.8
-"""A sentence and its pause, on average."""
+"""Mean length of a sentence with its pause."""
 
 
 def word_errors(reference: list[str], words: list[str]) -> int:
     """Count substitutions, insertions and deletions between two lists of words."""
     row = list(range(len(words) + 1))
-    for number, expected in enumerate(reference, 1):
+    for number, reference_word in enumerate(reference, 1):
         previous, row[0] = row[0], number
         for column, word in enumerate(words, 1):
-            cost = previous + (expected != word)
+            cost = previous + (reference_word != word)
             previous = row[column]
             row[column] = min(cost, row[column] + 1, row[column - 1] + 1)
     return row[-1]
@@ -56,7 +57,7 @@ def words_of(text: str) -> list[str]:
 
 
 def make_films(folder: Path, minutes: float, short: int) -> dict[str, list[SpokenLine]]:
-    """Write all films and return what is said in each."""
+    """Write all films; return the lines that are spoken in each."""
     films: dict[str, list[SpokenLine]] = {}
 
     def add(name: str, samples: Samples, lines: list[SpokenLine]) -> None:
@@ -88,8 +89,8 @@ def make_films(folder: Path, minutes: float, short: int) -> dict[str, list[Spoke
 def transcribe(
     path: Path, recognizer: SpeechRecognizer, seconds: float
 ) -> tuple[list[TranscriptLine], float]:
-    """Read a film chunk by chunk, as ``index --listen`` does; lines and processor seconds."""
-    started = time.process_time()
+    """Transcribe a film chunk by chunk; return its lines and the processor seconds."""
+    process_start = time.process_time()
     lines: list[TranscriptLine] = []
     start = 0.0
     while True:
@@ -98,7 +99,7 @@ def transcribe(
         request = ChunkRequest(path.name, str(path), start, min(end, seconds), is_last, seconds)
         lines += recognizer.read(request, recognizer.decode(request)).lines
         if is_last:
-            return lines, time.process_time() - started
+            return lines, time.process_time() - process_start
         start = end
 
 
@@ -116,21 +117,21 @@ def write_subtitles(path: Path, lines: list[TranscriptLine]) -> None:
     path.write_text("\n".join(rows), "utf-8")
 
 
-def measure_words(spoken: list[SpokenLine], lines: list[TranscriptLine]) -> dict[str, Any]:
-    """Word error rate, or the lines that were invented where nobody speaks."""
-    if not spoken:
+def measure_words(spoken_lines: list[SpokenLine], lines: list[TranscriptLine]) -> dict[str, Any]:
+    """Return the word error rate, or the lines that were invented if nobody speaks."""
+    if not spoken_lines:
         return {"invented_lines": len(lines), "invented": [line.text for line in lines][:5]}
-    reference = words_of(" ".join(line.sentence.text for line in spoken))
+    reference = words_of(" ".join(line.sentence.text for line in spoken_lines))
     errors = word_errors(reference, words_of(" ".join(line.text for line in lines)))
     languages = sorted({line.language for line in lines})
     rate = round(100 * errors / len(reference), 1)
     return {"words": len(reference), "word_error_rate": rate, "languages": languages}
 
 
-def measure_search(engine: Engine, name: str, spoken: list[SpokenLine]) -> dict[str, int]:
-    """Known lines whose first words lead to their moment, and how many begin within a second."""
+def measure_search(engine: Engine, name: str, spoken_lines: list[SpokenLine]) -> dict[str, int]:
+    """Count the lines whose first words find them, and those that start within a second."""
     first = timely = 0
-    for line in spoken:
+    for line in spoken_lines:
         query = " ".join(line.sentence.text.split()[:QUERY_WORDS])
         hits = engine.search(query, 1, modalities=("speech",), path=f"*{name}.mp4")
         if not hits or not hits[0].transcript:
@@ -138,7 +139,7 @@ def measure_search(engine: Engine, name: str, spoken: list[SpokenLine]) -> dict[
         match = hits[0].transcript[0]
         first += match.start < line.end and match.end > line.start
         timely += abs(match.start - line.start) <= 1.0
-    return {"lines": len(spoken), "found_first": first, "within_a_second": timely}
+    return {"lines": len(spoken_lines), "found_first": first, "within_a_second": timely}
 
 
 def main() -> None:
@@ -149,13 +150,13 @@ def main() -> None:
         "--short", type=int, default=6, help="sentences of each other film; 0: the talk only"
     )
     parser.add_argument("--save", action="store_true", help="write results/speech-cpu.json")
-    arguments = parser.parse_args()
-    recognizer = SpeechRecognizer(arguments.model, "cpu")
+    options = parser.parse_args()
+    recognizer = SpeechRecognizer(options.model, "cpu")
     recognizer.load()
     with tempfile.TemporaryDirectory() as temporary:
         videos = Path(temporary) / "films"
         videos.mkdir()
-        films = make_films(videos, arguments.minutes, arguments.short)
+        films = make_films(videos, options.minutes, options.short)
         report: dict[str, Any] = {"threads": os.environ.get("OMP_NUM_THREADS"), "films": {}}
         transcripts = {}
         for name in films:
@@ -172,15 +173,15 @@ def main() -> None:
                 **measure_words(films[name], lines),
             }
             print(name, json.dumps(report["films"][name]), flush=True)
-        options = IndexOptions(workers=0)
-        index_videos([videos], Path(temporary) / "store", "small", options=options)
+        index_options = IndexOptions(workers=0)
+        index_videos([videos], Path(temporary) / "store", "small", options=index_options)
         engine = Engine.open(Path(temporary) / "store")
-        for name, spoken in films.items():
-            if spoken:
-                report["films"][name] |= measure_search(engine, name, spoken)
+        for name, spoken_lines in films.items():
+            if spoken_lines:
+                report["films"][name] |= measure_search(engine, name, spoken_lines)
                 print(name, json.dumps(report["films"][name]), flush=True)
-    if arguments.save:
-        save_result("speech" if arguments.short else "speech-talk", report)
+    if options.save:
+        save_result("speech" if options.short else "speech-talk", report)
 
 
 if __name__ == "__main__":

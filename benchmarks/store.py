@@ -1,12 +1,12 @@
-"""Time to open a local store and to commit to it, and what it takes on disk.
+"""Time to open a local store and to commit to it, and its size on disk.
 
     python benchmarks/store.py                         # 100,000 and 1,000,000 clips
     python benchmarks/store.py --clips 100000 --folder DIR
 
-The clips are random numbers of the sizes that ``small`` has: 6 frames of 384 features in half
-precision, coarse vectors of 384 numbers, a hubness bank of 1,800 texts, thumbnails of 3,000 bytes,
-20 clips per file and, up to 100,000 clips, 20 transcript lines. Opening is measured in new
-processes, after the import of numpy; a commit has 256 clips of 13 files with 260 lines.
+The clips have random values in the sizes of ``small``: 6 frames of 384 features in half precision,
+coarse vectors of 384 numbers, a hubness bank of 1,800 texts, thumbnails of 3,000 bytes, 20 clips
+per file and, up to 100,000 clips, 20 transcript lines per file. Opening is measured in new
+processes, after the import of numpy. A commit has 256 clips of 13 files with 260 lines.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from eaglenet.store.store import LocalStore
 DIM, FRAMES, CLIPS_PER_FILE, LINES_PER_FILE, THUMBNAIL_BYTES = 384, 6, 20, 20, 3000
 NUM_TEXTS = 1800
 FILL, COMMIT, REPEATS = 16_384, 256, 20
-MOST_OPEN_MS = {100_000: 50, 1_000_000: 200}
-MOST_COMMIT_MS = 100
+MAX_OPEN_MS = {100_000: 50, 1_000_000: 200}
+MAX_COMMIT_MS = 100
 OPEN = (
     "import sys, time, numpy; from eaglenet.store.store import LocalStore\n"
     "began = time.perf_counter(); s = LocalStore.open(sys.argv[1]).snapshot()\n"
@@ -71,7 +71,7 @@ def content_of(number: int) -> str:
 
 
 class Maker:
-    """Random clips, in whole files."""
+    """Maker of random clips in whole files."""
 
     def __init__(self, words: int = 20_000) -> None:
         self.generator = np.random.default_rng(0)
@@ -84,7 +84,7 @@ class Maker:
         self.files = 0
 
     def changes(self, clips: int, *, lines: bool = True, encoder: str = "") -> Changes:
-        """Clips with transcript lines; with ``encoder``, also a window per line."""
+        """Make clips with transcript lines; with ``encoder``, also a window per line."""
         vectors = self.generator.standard_normal((clips, DIM), np.float32)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         numbers = range(self.files, self.files + -(-clips // CLIPS_PER_FILE))
@@ -101,9 +101,9 @@ class Maker:
             )
             for index, file in enumerate(numbers)
         ]  # fmt: skip
-        said = [self.transcript(file) for file in numbers] if lines else []
-        windows = [self.windows(each.source, encoder) for each in said] if encoder else []
-        return Changes([batch], files, transcripts=said, windows=windows)
+        transcripts = [self.transcript(file) for file in numbers] if lines else []
+        windows = [self.windows(each.source, encoder) for each in transcripts] if encoder else []
+        return Changes([batch], files, transcripts=transcripts, windows=windows)
 
     def windows(self, source: Source, encoder: str) -> SourceWindows:
         vectors = self.generator.standard_normal((LINES_PER_FILE, DIM), np.float32)
@@ -148,12 +148,12 @@ def measure(folder: Path, clips: int, maker: Maker) -> dict[str, Any]:
     """Fill the store up to ``clips``, then measure."""
     with LocalStore.write(folder, make_manifest(), make_bank()) as writer:
         began = time.perf_counter()
-        stored = writer.num_visible()
-        while stored < clips:
-            count = min(FILL, clips - stored)
-            writer.commit(maker.changes(count, lines=stored < 100_000))
-            stored += count
-        filled = time.perf_counter() - began
+        num_stored = writer.num_visible()
+        while num_stored < clips:
+            count = min(FILL, clips - num_stored)
+            writer.commit(maker.changes(count, lines=num_stored < 100_000))
+            num_stored += count
+        fill_seconds = time.perf_counter() - began
         commits, processor = [], []
         for _ in range(REPEATS):
             changes = maker.changes(COMMIT)
@@ -177,13 +177,13 @@ def measure(folder: Path, clips: int, maker: Maker) -> dict[str, Any]:
         "files": maker.files,
         "lines": snapshot.num_lines,
         "open": summary(opens),
-        "open_most_ms": MOST_OPEN_MS.get(clips),
+        "open_most_ms": MAX_OPEN_MS.get(clips),
         "commit_of_256": summary(commits),
         "commit_processor_time": summary(processor),
         "hubness_offsets_processor_time_ms": round(offsets, 1),
-        "commit_most_ms": MOST_COMMIT_MS,
+        "commit_most_ms": MAX_COMMIT_MS,
         "finish_ms": round(finish, 1),
-        "fill_seconds": round(filled, 1),
+        "fill_seconds": round(fill_seconds, 1),
         "first_scan_of_vectors_ms": round(
             milliseconds(lambda: [part @ part[0] for _, part in snapshot.vector_parts()]), 1
         ),
@@ -202,18 +202,20 @@ def measure(folder: Path, clips: int, maker: Maker) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clips", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--folder", type=Path, help="where the store is made; removed afterwards")
+    parser.add_argument(
+        "--folder", type=Path, help="folder for the store, which is removed afterwards"
+    )
     parser.add_argument("--no-result", action="store_true", help="only print")
-    arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(dir=arguments.folder))
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(dir=options.folder))
     maker, results = Maker(), []
     try:
-        for clips in sorted(arguments.clips):
+        for clips in sorted(options.clips):
             results.append(measure(folder / "store", clips, maker))
             print(json.dumps(results[-1], indent=2), flush=True)
     finally:
         shutil.rmtree(folder)
-    if not arguments.no_result:
+    if not options.no_result:
         from common import save_result
 
         path = save_result("store", {"benchmark": "store", "sizes": results})

@@ -1,11 +1,11 @@
-"""Cost of committing to a store: seconds inside the commits of an index run, syncing included.
+"""Cost of committing to a store: seconds in the commits of an index run, including syncing.
 
     python benchmarks/syncing.py                        # 3 runs of each
-    python benchmarks/syncing.py --folder DIR           # the stores lie there: another disk
+    python benchmarks/syncing.py --folder DIR           # stores in DIR, for example on another disk
 
-Two kinds of work with ``small``: one film, and many short files, which is the worst for syncing: a
-commit comes after 256 clips or 15 s, and the end of a run is one more. SQLite syncs by itself, so
-what is counted is all of ``commit`` and ``finish``: an upper bound of the time that syncing takes.
+Two kinds of work with ``small``: one film, and many short files, which is the worst case: there is
+a commit after 256 clips or 15 s, and another at the end of a run. SQLite syncs internally, so all
+of ``commit`` and ``finish`` is counted, which is an upper bound of the time for syncing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.store.writer import LocalWriter
 
-MOST = 0.05
-"""Share of a run that commits may take."""
+MAX_SHARE = 0.05
+"""Maximum fraction of a run that commits may take."""
 FILM_SECONDS, SHORT_SECONDS, SHORT_FILES = 32, 2, 12
 
 
-class Counted:
-    """Calls of a function and the seconds inside them."""
+class CallTimer:
+    """Wrapper of a function that counts its calls and their seconds."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -51,23 +51,23 @@ class Counted:
 
 
 @contextmanager
-def counted() -> Iterator[list[Counted]]:
-    """Counts the calls that change a store inside the block."""
+def time_commits() -> Iterator[list[CallTimer]]:
+    """Time the calls that change a store within the block."""
     names = ("commit", "finish")
-    before = [getattr(LocalWriter, name) for name in names]
-    counters = [Counted(function) for function in before]
-    for name, counter in zip(names, counters, strict=True):
+    originals = [getattr(LocalWriter, name) for name in names]
+    timers = [CallTimer(function) for function in originals]
+    for name, timer in zip(names, timers, strict=True):
         # A function, so that Python passes the writer to it.
-        setattr(LocalWriter, name, lambda *given, counter=counter: counter(*given))
+        setattr(LocalWriter, name, lambda *arguments, timer=timer: timer(*arguments))
     try:
-        yield counters
+        yield timers
     finally:
-        for name, function in zip(names, before, strict=True):
+        for name, function in zip(names, originals, strict=True):
             setattr(LocalWriter, name, function)
 
 
 def make_videos(folder: Path) -> dict[str, Path]:
-    """A film, and short files each with a content of its own."""
+    """Write a film, and short files that differ in their content."""
     film, short = folder / "film", folder / "short files"
     film.mkdir()
     short.mkdir()
@@ -82,28 +82,28 @@ def make_videos(folder: Path) -> dict[str, Path]:
 
 
 def measure(videos: Path, store: Path, method: Method) -> dict[str, float]:
-    """One run into a new store."""
-    with counted() as counters:
+    """Measure one run into a new store."""
+    with time_commits() as timers:
         began = time.perf_counter()
         report = index_videos(
             [videos], store, "small", options=IndexOptions(device="cpu"), method=method
         )
         seconds = time.perf_counter() - began
     assert not report.problems, report.problems
-    spent = sum(counter.seconds for counter in counters)
+    commit_seconds = sum(timer.seconds for timer in timers)
     shutil.rmtree(store)
     return {
         "run_seconds": round(seconds, 2),
-        "commit_seconds": round(spent, 4),
-        "commits": counters[0].calls,
-        "share": round(spent / seconds, 4),
+        "commit_seconds": round(commit_seconds, 4),
+        "commits": timers[0].calls,
+        "share": round(commit_seconds / seconds, 4),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the stores are made")
+    parser.add_argument("--folder", type=Path, help="folder for the stores")
     parser.add_argument("--output", type=Path, help="folder for the result")
     options = parser.parse_args()
     method = load("small").eval()
@@ -120,7 +120,7 @@ def main() -> None:
     result = {
         "benchmark": "syncing",
         "share_of_the_run": shares,
-        "is_within": max(shares.values()) <= MOST,
+        "is_within": max(shares.values()) <= MAX_SHARE,
         "runs": rows,
         "load_average_before_and_after": [round(before[0], 1), round(os.getloadavg()[0], 1)],
     }

@@ -1,7 +1,7 @@
-"""Talk with known text: sentences, paraphrases of them, and recordings by synthesiser voices.
+"""Speech with known text: sentences, paraphrases of them, and recordings by synthesised voices.
 
-The sentences are made from parts that are combined once each. Every part has a paraphrase that
-shares no content word with it, so that a question can be asked in other words.
+Each sentence is a new combination of parts. Every part has a paraphrase that shares no content word
+with it, for queries in other words.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ VOICES = {
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence and a question for it in other words (English only)."""
+    """A sentence, and a query for it in other words (English only)."""
 
     text: str
     paraphrase: str = ""
@@ -88,7 +88,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class SpokenLine:
-    """A sentence of a recording, with the seconds between which it is heard."""
+    """A sentence of a recording, with its start and end in seconds."""
 
     sentence: Sentence
     start: float
@@ -96,7 +96,7 @@ class SpokenLine:
 
 
 def make_sentences(count: int, language: str = "en", seed: int = 0) -> list[Sentence]:
-    """Make sentences that all differ in subject or action."""
+    """Make sentences, any two of which differ in subject or action."""
     if language == "it":
         pairs = [(subject, action) for subject in ITALIAN[0] for action in ITALIAN[1]]
         random.Random(seed).shuffle(pairs)
@@ -118,7 +118,7 @@ def make_sentences(count: int, language: str = "en", seed: int = 0) -> list[Sent
 
 
 def speak(sentences: list[Sentence], language: str = "en") -> tuple[Samples, list[SpokenLine]]:
-    """Record sentences one after the other; every sentence is one call of the synthesiser."""
+    """Record sentences one after the other, with a pause after each."""
     chunks: list[NDArray[np.float32]] = []
     lines = []
     clock = 0.0
@@ -178,12 +178,12 @@ def mix(speech: Samples, background: Samples, decibels: float) -> Samples:
     """Add a background that is ``decibels`` below the speech, by mean power."""
     power = float(np.mean(np.square(speech[np.abs(speech) > 1e-3])))
     gain = np.sqrt(power / 10 ** (decibels / 10) / float(np.mean(np.square(background))))
-    mixed = speech + gain * background[: len(speech)]
-    return (mixed / max(1.0, float(np.abs(mixed).max()))).astype(np.float32)
+    samples = speech + gain * background[: len(speech)]
+    return (samples / max(1.0, float(np.abs(samples).max()))).astype(np.float32)
 
 
 def write_film(path: Path, samples: Samples | None, seconds: float) -> None:
-    """Write a grey video of 64 x 64 pixels with this sound, or without an audio stream."""
+    """Write a grey video of 64 x 64 pixels with this sound; None for no audio stream."""
     with av.open(str(path), "w") as container:
         video = container.add_stream("libx264", rate=2)
         video.width = video.height = 64

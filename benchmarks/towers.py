@@ -1,17 +1,17 @@
-"""Frames a second through each native tower, beside transformers (CLIP, SigLIP) or timm (PE-Core).
+"""Frames per second of each native tower, compared with transformers (CLIP, SigLIP) or timm (PE).
 
-    python benchmarks/towers.py                       # on a GPU where there is one, bf16, compiled
-    python benchmarks/towers.py --quick               # two blocks a tower on a CPU: does it run
+    python benchmarks/towers.py                       # on a GPU if there is one, bf16, compiled
+    python benchmarks/towers.py --quick               # tests the script: two blocks per tower
     python benchmarks/towers.py --towers pe-b siglip-b16 --batch 1536
 
-Random weights, one process, frames that are on the device: ours from uint8 (normalising included),
-the other library from pixels normalised already. The sides take turns of half a second (`--turn`),
-in which calls are queued without waiting; one more side is a product of two large square matrices.
-"of ceiling" is the share of what that product reaches in the same rounds. "of burst" is the share
-of the best of ten such products after a pause, which nothing keeps up: on an H200 776 TFLOP/s, and
-670 over a second, when the chip is at its limit of 700 W. Operations are those of our tower.
-"cosine" is the least between a frame in this precision and the same in fp32, call by call.
-Needs neither PyAV nor LanceDB; sides whose package is not installed are left out.
+All sides run in one process, with random weights and frames on the device: ours from uint8, the
+other library from normalised pixels. They take turns of half a second (`--turn`), in which calls
+are queued without waiting. A product of two large square matrices is a further side. "of ceiling"
+is the fraction of its TFLOP/s in the same rounds, "of burst" the fraction of the best of ten such
+products after a pause, which cannot be sustained: 776 TFLOP/s on an H200, and 670 over a second, at
+the power limit of 700 W. Operations are those of our tower. "cosine" is the smallest between a
+frame in this precision, not compiled, and in fp32. Sides whose package is not installed are left
+out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import (
-    calls_a_second,
+    calls_per_second,
     ceiling,
     environment,
     operations,
@@ -59,7 +59,7 @@ TOWERS: dict[str, tuple[str, Any]] = {
     "pe-b": ("perception", PERCEPTION_SHAPES["PE-Core-B-16"]),
     "pe-l": ("perception", PERCEPTION_SHAPES["PE-Core-L-14-336"]),
 }
-"""The image towers of SigLIP 2 at these sizes are SigLIP's; only their texts differ."""
+"""SigLIP 2 has the image towers of SigLIP at these sizes; only its text towers differ."""
 TIMM = {
     "pe-t": "vit_pe_core_tiny_patch16_384",
     "pe-s": "vit_pe_core_small_patch16_384",
@@ -67,16 +67,16 @@ TIMM = {
     "pe-l": "vit_pe_core_large_patch14_336",
 }
 CHECKED = 384
-"""Frames whose vectors are compared with fp32; of fewer, a GPU might take other products."""
+"""Number of frames compared with fp32; for fewer, a GPU might use other kernels."""
 FEW_TOKENS = 64
-"""Of a frame; towers with no more need larger batches to fill a GPU."""
+"""Number of tokens per frame up to which a tower needs larger batches to fill a GPU."""
 PAUSE = 1.0
-"""Seconds in which a GPU cools before the burst."""
+"""Seconds for which a GPU cools before the burst."""
 Side = Callable[[], Any]
 
 
 def with_random_weights(model: nn.Module) -> nn.Module:
-    """Small numbers in every weight; norms are left as they are made."""
+    """Set small random weights; norms become identities."""
     for name, weight in model.named_parameters():
         if "norm" in name or "ln_" in name:
             nn.init.ones_(weight) if name.endswith("weight") else nn.init.zeros_(weight)
@@ -86,7 +86,7 @@ def with_random_weights(model: nn.Module) -> nn.Module:
 
 
 def build_ours(family: str, config: Any, device: str, dtype: torch.dtype) -> TowerEncoder:
-    """The encoder, made on the device: drawing a billion numbers on a CPU takes a minute."""
+    """Build the encoder on the device: drawing a billion numbers on a CPU takes a minute."""
     with torch.device("meta"):
         encoder = ENCODERS[family].build(config)
     assert isinstance(encoder, TowerEncoder)
@@ -96,7 +96,7 @@ def build_ours(family: str, config: Any, device: str, dtype: torch.dtype) -> Tow
 
 
 def other_side(name: str, family: str, config: Any, dtype: torch.dtype) -> nn.Module | None:
-    """The same image tower of another library, on the device that is current; None without it."""
+    """Build the image tower of another library on the current device; None if not installed."""
     vision = config.vision
     sizes = {
         "hidden_size": vision.width,
@@ -127,15 +127,15 @@ def other_side(name: str, family: str, config: Any, dtype: torch.dtype) -> nn.Mo
 
 
 def least_cosine(encoder: TowerEncoder, frames: Tensor, mask: Tensor) -> float:
-    """Between a few frames as measured and the same weights in fp32."""
+    """Return the smallest cosine between frames in this precision and in fp32."""
     few = slice(None), slice(CHECKED)
-    given = encoder.encode_frames(frames[few], mask[few])
+    vectors = encoder.encode_frames(frames[few], mask[few])
     exact = copy.deepcopy(encoder).float().encode_frames(frames[few], mask[few])
-    return float(F.cosine_similarity(given.float(), exact, dim=-1).min())
+    return float(F.cosine_similarity(vectors.float(), exact, dim=-1).min())
 
 
 def batch_for(name: str, options: argparse.Namespace) -> int:
-    """Frames at a time: as many as asked for, else what fills the device."""
+    """Return the batch size: the option, or a size that fills the device."""
     if options.batch is not None:
         return int(options.batch)
     if options.quick:
@@ -149,7 +149,7 @@ def batch_for(name: str, options: argparse.Namespace) -> int:
 def sides_of(
     name: str, batch: int, options: argparse.Namespace
 ) -> tuple[dict[str, Side], int, int, float]:
-    """Sides by name, operations a frame, bytes of the image tower's weights, and a cosine."""
+    """Return the sides by name, operations per frame, bytes of the image tower, and the cosine."""
     family, config = TOWERS[name]
     if options.quick:
         vision = dataclasses.replace(config.vision, layers=2)
@@ -188,13 +188,13 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     burst = ceiling(options.device, dtype=dtype)
     sides, count, weights, cosine = sides_of(name, batch, options)
     sides["product"], of_product = square_product(options.device, dtype=dtype)
-    found = calls_a_second(sides, options.device, rounds=options.rounds, turn=options.turn)
+    rates = calls_per_second(sides, options.device, rounds=options.rounds, turn=options.turn)
     tflops = {
         side: rate * (of_product if side == "product" else batch * count) / 1e12
-        for side, rate in found.items()
+        for side, rate in rates.items()
     }
     rows = []
-    for side, rate in found.items():
+    for side, rate in rates.items():
         row: dict[str, Any] = {
             "tower": name,
             "precision": options.precision,
@@ -209,8 +209,8 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
         if side != "product":
             row |= {
                 "frames_per_second": round(batch * rate, 1),
-                "ours_against_it": round(found["ours"] / rate, 3),
-                "operations_a_frame": count,
+                "ours_against_it": round(rates["ours"] / rate, 3),
+                "operations_per_frame": count,
                 "bytes_of_weights": weights,
                 "least_cosine_of_ours_with_fp32": round(cosine, 6),
             }
@@ -224,7 +224,7 @@ def line_of(row: dict[str, Any]) -> str:
     else:
         frames = (
             f"{row['frames_per_second']:10,.0f} {row['ours_against_it']:7.2f} "
-            f"{row['operations_a_frame'] / 1e9:11.2f}"
+            f"{row['operations_per_frame'] / 1e9:11.2f}"
         )
     return (
         f"{row['tower']:18} {row['side']:13} {row['batch']:6} {frames} {row['tflops']:8.2f} "
@@ -239,14 +239,14 @@ def main() -> None:
     parser.add_argument("--towers", nargs="+", choices=list(TOWERS), default=list(TOWERS))
     parser.add_argument("--precision", choices=list(PRECISIONS))
     parser.add_argument(
-        "--batch", type=int, help="frames at a time (default: 2304 of few tokens, 768; CPU 16)"
+        "--batch", type=int, help="frames per batch (default: 2304 for few tokens, 768; CPU 16)"
     )
-    parser.add_argument("--rounds", type=int, help="turns of each side")
+    parser.add_argument("--rounds", type=int, help="number of turns of each side")
     parser.add_argument(
         "--turn", type=float, help="seconds of a turn (default: 0.5; on a CPU one call)"
     )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None)
-    parser.add_argument("--quick", action="store_true", help="two blocks a tower, two frames")
+    parser.add_argument("--quick", action="store_true", help="two blocks per tower, two frames")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
@@ -275,10 +275,10 @@ def run(options: argparse.Namespace) -> None:
         torch.compiler.reset()
         if options.device == "cuda":
             torch.cuda.empty_cache()
-        # After every tower: compiling takes minutes, and what was measured is not lost.
-        file = "towers-quick" if options.quick else "towers"
-        written = save_result(file, {"settings": settings, "rows": rows}, options.output)
-    print(f"written to {written}")
+        # Saved after every tower, because compiling takes minutes.
+        name_of_result = "towers-quick" if options.quick else "towers"
+        path = save_result(name_of_result, {"settings": settings, "rows": rows}, options.output)
+    print(f"written to {path}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Seconds and memory of a training step, and of the energy chain alone.
+"""Time and memory of a training step, and of the Langevin chain alone.
 
     python benchmarks/training.py                 # ViT-B/16 and ViT-B/32, 64 pairs of 12 frames
-    python benchmarks/training.py --quick         # the script's health on a CPU, in seconds
+    python benchmarks/training.py --quick         # tests the script on a CPU, in seconds
     python benchmarks/training.py --towers b16 --sides ours "ours compiled"
 
-One step is forward, backward, clipping and the optimizer, from uint8 frames on the device, random
-weights, EagleNet's released configuration. `released loop` is our own straightforward re-creation
-of the authors' step (see released_loop.py). The loss of each side's first step is compared with a
-plain step in bf16 and in fp32. Operations are those of a plain step of ours, for every side: what
-is computed twice or discarded does not count. Needs torch alone (PYTHONPATH=src).
+A step is forward, backward, clipping and the optimizer, from uint8 frames on the device, with
+random weights and EagleNet's released configuration. `released loop` is our straightforward
+re-creation of the authors' step (released.py). The loss of the first step of each side is compared
+with a plain step in bf16 and in fp32. Operations are those of our plain step, for every side;
+recomputed or discarded results do not count. Needs only torch (PYTHONPATH=src).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))
-from common import ceiling, environment, operations, save_result, timed, written_out_attention
+from common import ceiling, environment, operations, save_result, time_calls, unfused_attention
 from eaglenet.core.types import Clips, Losses, PairBatch, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import ChainRunner, sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
-from eaglenet.research.experiments.runs import deterministic
+from eaglenet.research.experiments.runs import deterministic_kernels
 from eaglenet.research.training.config import Precision, TrainingConfig
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import (
@@ -42,7 +42,7 @@ from eaglenet.research.training.optimizer import (
     parameter_groups,
 )
 from eaglenet.research.training.step import training_losses
-from released_loop import ReleasedLoop
+from released import ReleasedLoop
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16"}
 SIDES = (
@@ -79,14 +79,14 @@ def make_batch(config: ClipConfig, options: argparse.Namespace) -> PairBatch:
 
 def make_method(config: ClipConfig, options: argparse.Namespace) -> EagleNet:
     torch.manual_seed(0)
-    settings = EagleNetConfig.released("msrvtt-b16", dim=config.dim, num_frames=options.frames)
+    settings = EagleNetConfig.for_script("msrvtt-b16", dim=config.dim, num_frames=options.frames)
     method = EagleNet.build(settings, ClipEncoder(config)).to(options.device).train()
     freeze_parameters(method, "embeddings")
     return method
 
 
 def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step:
-    """A whole step of ours: what the trainer does between two batches."""
+    """Make our step: everything that the trainer does between two batches."""
     method = make_method(config, options)
     if side == "ours checkpointed":
         method.encoder.set_gradient_checkpointing(True)  # type: ignore[attr-defined]
@@ -101,7 +101,7 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
     settings = TrainingConfig(precision=options.precision)
 
     def step() -> Tensor:
-        with deterministic(world.device, options.deterministic):
+        with deterministic_kernels(world.device, options.deterministic):
             optimizer.zero_grad(set_to_none=True)
             losses = training_losses(method, batch, settings, world, seed=1)
             torch.nn.utils.clip_grad_norm_(method.parameters(), 1.0)
@@ -112,7 +112,7 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
 
 
 def released_step(config: ClipConfig, options: argparse.Namespace) -> Step:
-    """The re-created step: fp16 towers, eager attention, BERT-style Adam."""
+    """Make the re-created step: fp16 towers, eager attention, BERT-style Adam."""
     torch.manual_seed(0)
     encoder = ClipEncoder(config)
     encoder.set_token_shift((config.vision.layers - 2, config.vision.layers - 1))
@@ -132,7 +132,7 @@ def released_step(config: ClipConfig, options: argparse.Namespace) -> Step:
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with written_out_attention(), casts():
+        with unfused_attention(), casts():
             loss = loop.loss(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(loop.parameters(), 1.0)
@@ -148,7 +148,7 @@ def measure_step(name: str, step: Step, options: argparse.Namespace) -> dict[str
     loss = step()
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    timing = timed(step, options.device, repeats=options.repeats, warmup=options.warmup)
+    timing = time_calls(step, options.device, repeats=options.repeats, warmup=options.warmup)
     peak = torch.cuda.max_memory_allocated() if on_gpu else None
     return {
         "side": name,
@@ -160,11 +160,11 @@ def measure_step(name: str, step: Step, options: argparse.Namespace) -> dict[str
 
 
 def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Total loss of a plain step, call by call and with unfused attention, in either precision.
+    """Return the total loss of a plain step in fp32 and bf16, and its number of operations.
 
-    Also the operations of its forward and backward pass.
+    A plain step is eager, with unfused attention.
     """
-    found = {}
+    totals = {}
     count = 0
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))
@@ -173,18 +173,19 @@ def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[
         method = make_method(config, options)
         losses: list[Losses] = []
 
-        def step(chosen: Precision = precision, model: EagleNet = method) -> None:
-            settings = TrainingConfig(precision=chosen)
+        settings = TrainingConfig(precision=precision)
+
+        def step(model: EagleNet = method, settings: TrainingConfig = settings) -> None:
             losses.append(training_losses(model, batch, settings, world, seed=1))  # noqa: B023
 
         count = operations(step)
-        found[precision] = float(losses[0].total)
+        totals[precision] = float(losses[0].total)
         del method
-    return found, count
+    return totals, count
 
 
 def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
-    """The Langevin chain alone: through autograd, in closed form, and captured."""
+    """Return the sides of the Langevin chain: autograd, closed form, and CUDA graph."""
     dim = SMALL.dim if options.quick else 512
     energy = ENERGIES[kind](dim).to(options.device)
     texts = torch.rand(options.pairs, dim, device=options.device)
@@ -205,12 +206,12 @@ def chain_sides(kind: str, options: argparse.Namespace) -> dict[str, Step]:
 
     runner = ChainRunner()
 
-    def replayed() -> Any:
+    def replay() -> Any:
         return runner(energy, texts, frames, steps=20, step_size=1.0, deviation=0.005)
 
     sides: dict[str, Step] = {"autograd loop": through_autograd, "closed form": closed_form}
     if options.device == "cuda":
-        sides["ours: closed form, CUDA graph"] = replayed
+        sides["ours: closed form, CUDA graph"] = replay
     return sides
 
 
@@ -228,8 +229,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         plain, count = plain_losses(config, options)
         results["plain_losses"][title] = plain
         results["operations"][title] = count
-        listed = ", ".join(f"{name} {value:.6f}" for name, value in plain.items())
-        print(f"  loss of a plain step: {listed}; {count / 1e12:.3f} T operations")
+        listing = ", ".join(f"{name} {value:.6f}" for name, value in plain.items())
+        print(f"  loss of a plain step: {listing}; {count / 1e12:.3f} T operations")
         rows = []
         for side in options.sides:
             is_released = side == "released loop"
@@ -255,7 +256,7 @@ def measure_chains(options: argparse.Namespace) -> list[dict[str, Any]]:
     for kind in ("cosine", "bilinear", "mlp"):
         base = None
         for name, side in chain_sides(kind, options).items():
-            timing = timed(side, options.device, repeats=options.repeats)
+            timing = time_calls(side, options.device, repeats=options.repeats)
             base = base or timing.median
             ratio = base / timing.median
             rows.append({"energy": kind, "side": name, "seconds": timing.median})
@@ -297,7 +298,7 @@ def main() -> None:
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="the same bits again; EagleNet's recipes for CLIP towers go without",
+        help="use deterministic kernels; EagleNet's recipes for CLIP towers do not",
     )
     parser.add_argument("--quick", action="store_true", help="small towers, few pairs")
     parser.add_argument("--output", type=Path, help="folder for the result (default: results/)")
@@ -308,7 +309,7 @@ def main() -> None:
         options = argparse.Namespace(**{**vars(options), "pairs": 6, "frames": 5, "warmup": 1})
     options.precision = options.precision or ("bf16" if uses_gpu else "fp32")
     options.repeats = options.repeats or (10 if uses_gpu else 2)
-    # Compiling on a CPU takes longer than the quick run itself, so it is measured on request.
+    # Compiling on a CPU takes longer than the rest of the quick run, so it is left out by default.
     options.sides = options.sides or (
         list(SIDES) if uses_gpu else [side for side in SIDES if "compiled" not in side]
     )

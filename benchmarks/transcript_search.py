@@ -1,15 +1,15 @@
-"""Search in transcripts by exact words, and by words and meaning, with questions in other words.
+"""Search in transcripts by exact terms, and by terms and meaning, with queries in other words.
 
     python benchmarks/transcript_search.py
     python benchmarks/transcript_search.py --captions MSRVTT_data.json --videos TEST.csv --save
 
-Every line is said in a video of its own, in two cues. It is asked for by its first seven words
-(exact), by four of its words (part), and by a paraphrase. ``made`` sentences are those of
-``talk.py``, the others are in ``paraphrases.py``. With ``--captions``, a video's caption is a line
-and another person's caption of the same video the question. ``chosen`` questions chose the rule
-(``rules``); the others did not. The store is searched before and after it
-gets windows. ``telling`` is the share of questions whose right line would also stand in a ranking
-with frames; ``disturbed`` the share of captions of unrelated videos for which any line would.
+Every line is spoken in a separate video, in two cues. The queries for it are its first seven words
+(exact), four of its words (part), and a paraphrase. ``made`` sentences are those of ``talk.py``,
+the others are in ``paraphrases.py``. With ``--captions``, a caption of a video is a line, and the
+query is another person's caption of the same video. The rule was chosen (``rules``) on the
+``chosen`` queries only. The store is searched before and after windows are added. ``telling`` is
+the percentage of queries whose right line would also appear in a ranking with frames, ``disturbed``
+the percentage of captions of unrelated videos for which some line would.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from numpy.typing import NDArray
 
 from common import save_result
 from eaglenet.core.frame_spec import FrameSpec, Splitting
-from eaglenet.indexing.transcripts import encode_transcripts, store_lines
+from eaglenet.indexing.model import make_light_manifest
+from eaglenet.indexing.transcripts import encode_transcripts, make_store_lines
 from eaglenet.models.light_model import LightModel, MeaningEncoder
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import make_light_manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import LocalStore
 from eaglenet.transcripts.lines import TranscriptLine, analyse, chance_cosine
-from paraphrases import CHOSEN, HELD_OUT
+from paraphrases import HELD_OUT, TUNING
 from talk import ACTIONS, SUBJECTS, make_sentences
 
 Question = tuple[str, int]
-"""A text, and the number of the line that it asks for."""
+"""A query, and the number of its right line."""
 CAPTION = "another person's caption"
 CAPTION_VIDEOS = 200
 WORDS_STEP = 4
-"""One in so many lines is asked for by its own words."""
+"""Every ``WORDS_STEP``-th line has queries with its own words."""
 WEIGHTS = (0.25, 0.5, 0.75, 1.0)
 RANK_OFFSET = 60
 
@@ -53,7 +53,7 @@ RANK_OFFSET = 60
 def make_questions(
     captions: dict[str, list[str]],
 ) -> tuple[list[str], dict[str, list[Question]]]:
-    """All lines, and questions for them by kind."""
+    """Return all lines, and the queries for them by kind."""
     chance = random.Random(0)
     sentences = make_sentences(len(SUBJECTS) * len(ACTIONS))
     lines: list[str] = []
@@ -65,15 +65,15 @@ def make_questions(
 
     half = len(sentences) // 2
     pairs = [(sentence.text, sentence.paraphrase) for sentence in sentences]
-    add("chosen paraphrase", list(CHOSEN))
+    add("chosen paraphrase", list(TUNING))
     add("chosen made paraphrase", pairs[:half])
     add("paraphrase", list(HELD_OUT))
     add("made paraphrase", pairs[half:])
-    said = list(enumerate(lines))[::WORDS_STEP]
-    questions["exact"] = [(" ".join(line.split()[:7]), number) for number, line in said]
+    sample = list(enumerate(lines))[::WORDS_STEP]
+    questions["exact"] = [(" ".join(line.split()[:7]), number) for number, line in sample]
     questions["part"] = [
         (" ".join(chance.sample(line.split(), min(4, len(line.split())))), number)
-        for number, line in said
+        for number, line in sample
     ]
     videos = sorted(captions)[:CAPTION_VIDEOS]
     if videos:
@@ -87,7 +87,7 @@ def content_of(number: int) -> str:
 
 
 def make_store(folder: Path, lines: list[str]) -> LocalStore:
-    """A store of one clip per line, which shows nothing and has the line in two cues."""
+    """Make a store with one clip per line, which has random features and the line in two cues."""
     model = LightModel.open("small")
     spec = FrameSpec(num_frames=model.frame_spec.num_frames, size=model.frame_spec.size)
     manifest = make_light_manifest(model, "small", spec, Splitting(), [])
@@ -109,7 +109,7 @@ def make_store(folder: Path, lines: list[str]) -> LocalStore:
             TranscriptLine(4.0, 6.0, " ".join(words[middle:]) or "."),
         ]
         source = Source(content, "subtitle", "", 0, 0, "benchmark", "done")
-        transcripts.append(SourceLines(source, store_lines(cues)))
+        transcripts.append(SourceLines(source, make_store_lines(cues)))
     with LocalStore.write(folder, manifest) as writer:
         writer.commit(Changes([batch], files, transcripts=transcripts))
         writer.finish()
@@ -117,7 +117,7 @@ def make_store(folder: Path, lines: list[str]) -> LocalStore:
 
 
 def measure(folder: Path, questions: dict[str, list[Question]]) -> dict[str, dict[str, float]]:
-    """R@1 and R@5 of ``--in speech``."""
+    """Return R@1 and R@5 of ``--in speech`` by kind of query."""
     engine = Engine.open(folder)
     report = {}
     for name, pairs in questions.items():
@@ -139,7 +139,7 @@ def cosines(encoder: MeaningEncoder, texts: list[str], lines: NDArray[np.float32
 def measure_chance(
     encoder: MeaningEncoder, vectors: NDArray[np.float32], questions: dict[str, list[Question]]
 ) -> dict[str, Any]:
-    """How often a line counts beside frames: right ones, and any for unrelated captions."""
+    """Return how often right lines, and lines for unrelated captions, appear beside frames."""
     num_talk = sum(len(questions[name]) for name in questions if "paraphrase" in name)
     limit = chance_cosine(len(vectors))
     report: dict[str, Any] = {"windows": len(vectors), "cosine": round(limit, 3), "telling": {}}
@@ -156,17 +156,17 @@ def measure_chance(
 
 
 def exact_strengths(texts: list[str], lines: list[str]) -> NDArray[np.float32]:
-    """Strengths ``[texts, lines]`` by terms, as ``search.transcripts.rank_clips`` has them."""
-    known = [{term.text for term in analyse(line).terms} for line in lines]
+    """Return strengths ``[texts, lines]`` by terms, as in ``search.transcripts.rank_clips``."""
+    terms_of_lines = [{term.text for term in analyse(line).terms} for line in lines]
     strengths = []
     for text in texts:
         terms = {term.text for term in analyse(text).terms}
-        counts = Counter(term for line in known for term in terms & line)
+        counts = Counter(term for line in terms_of_lines for term in terms & line)
         weights = {
             term: math.log1p((len(lines) - counts[term] + 0.5) / (counts[term] + 0.5))
             for term in terms
         }
-        totals = np.array([sum(weights[term] for term in terms & line) for line in known])
+        totals = np.array([sum(weights[term] for term in terms & line) for line in terms_of_lines])
         share = totals / sum(weights.values())
         strengths.append(share * (1 - 2 ** (-totals / max(weights.values()))))
     return np.stack(strengths).astype(np.float32)
@@ -178,7 +178,7 @@ def compare_rules(
     vectors: NDArray[np.float32],
     questions: dict[str, list[Question]],
 ) -> dict[str, dict[str, float]]:
-    """R@1 of ways to join words and meaning, on the questions that choose one."""
+    """Return R@1 of rules that join terms and meaning, on the queries used to choose one."""
     names = ("chosen paraphrase", "chosen made paraphrase", "exact", "part")
     num_chosen = sum(len(questions[name]) for name in names[:2])
     report: dict[str, dict[str, float]] = {}
@@ -186,25 +186,25 @@ def compare_rules(
         pairs = [pair for pair in questions[name] if pair[1] < num_chosen]
         exact = exact_strengths([text for text, _ in pairs], lines)
         near = np.maximum(cosines(encoder, [text for text, _ in pairs], vectors), 0)
-        spread = (near - near.mean(1, keepdims=True)) / (4 * near.std(1, keepdims=True))
+        deviations = (near - near.mean(1, keepdims=True)) / (4 * near.std(1, keepdims=True))
         ranks = [(-scores).argsort(1, kind="stable").argsort(1) + 1 for scores in (near, exact)]
         reciprocal = 1 / (RANK_OFFSET + ranks[0]) + (exact > 0) / (RANK_OFFSET + ranks[1])
-        ways = {"words": exact, "meaning": near, "reciprocal ranks": reciprocal}
+        rules = {"words": exact, "meaning": near, "reciprocal ranks": reciprocal}
         for weight in WEIGHTS:
             strength = weight * np.minimum(near / 0.8, 1)
-            ways[f"1 - (1 - words)(1 - {weight:g} meaning)"] = 1 - (1 - exact) * (1 - strength)
-            ways[f"words + {weight:g} meaning"] = exact + strength
-            ways[f"words + {weight:g} deviations"] = exact + weight * np.clip(spread, 0, 1)
+            rules[f"1 - (1 - words)(1 - {weight:g} meaning)"] = 1 - (1 - exact) * (1 - strength)
+            rules[f"words + {weight:g} meaning"] = exact + strength
+            rules[f"words + {weight:g} deviations"] = exact + weight * np.clip(deviations, 0, 1)
         right = np.array([number for _, number in pairs])
-        for way, scores in ways.items():
+        for rule, scores in rules.items():
             own = scores[np.arange(len(right)), right][:, None]
             first = ((scores >= own).sum(1) <= 1).mean()
-            report.setdefault(way, {})[name] = round(100 * float(first), 1)
+            report.setdefault(rule, {})[name] = round(100 * float(first), 1)
     return report
 
 
 def read_captions(path: Path | None, videos: Path | None) -> dict[str, list[str]]:
-    """Captions of MSR-VTT by video; with ``videos``, of those in a table alone."""
+    """Read the captions of MSR-VTT by video; with ``videos``, only of those in a table."""
     if path is None:
         return {}
     captions: dict[str, list[str]] = defaultdict(list)
@@ -213,19 +213,19 @@ def read_captions(path: Path | None, videos: Path | None) -> dict[str, list[str]
     if videos is None:
         return captions
     with videos.open() as file:
-        wanted = {row["video_id"] for row in csv.DictReader(file)}
-    return {video: texts for video, texts in captions.items() if video in wanted}
+        ids = {row["video_id"] for row in csv.DictReader(file)}
+    return {video: texts for video, texts in captions.items() if video in ids}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--captions", type=Path, help="captions of MSR-VTT (MSRVTT_data.json)")
-    parser.add_argument("--videos", type=Path, help="table with a column video_id, unseen ones")
+    parser.add_argument("--videos", type=Path, help="table with a column video_id")
     parser.add_argument(
         "--save", action="store_true", help="write results/transcript_search-cpu.json"
     )
-    arguments = parser.parse_args()
-    lines, questions = make_questions(read_captions(arguments.captions, arguments.videos))
+    options = parser.parse_args()
+    lines, questions = make_questions(read_captions(options.captions, options.videos))
     encoder = MeaningEncoder.open()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "store"
@@ -244,7 +244,7 @@ def main() -> None:
     report["beside frames"] = measure_chance(encoder, vectors, questions)
     report["rules"] = compare_rules(encoder, lines, vectors, questions)
     print(json.dumps(report, indent=1))
-    if arguments.save:
+    if options.save:
         save_result("transcript_search", report)
 
 

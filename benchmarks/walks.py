@@ -1,9 +1,11 @@
-"""Count the files of this package that four walks pass: a query, a video, a batch and a request.
+"""Number of files of this package that a query, a video, a batch and a request pass through.
 
     python benchmarks/walks.py
 
-A file counts if one of its functions is called, in any thread of this process; an import does not
-count. Videos are decoded in this process (``workers=0``), so that decoders count too.
+A file counts if one of its functions is called in any thread of this process; an import does not
+count. Videos are decoded in this process (``workers=0``), so that decoders count too. They are
+indexed in fp32 on the CPU, because ``auto`` encodes with torch where it is faster (a GPU, or a CPU
+with bf16), which passes the files of the model in torch as well.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ PACKAGE = str(Path(eaglenet.__file__).parent)
 OPTIMIZED = 1
 """CO_OPTIMIZED: the code of a function, not that of a module or a class."""
 
-visited: set[CodeType] | None = None
+visited_codes: set[CodeType] | None = None
 
 
 class FirstLossError(Exception):
@@ -32,17 +34,17 @@ class FirstLossError(Exception):
 
 
 def profile(frame: FrameType, event: str, argument: Any) -> None:
-    if visited is not None and event == "call" and frame.f_code.co_flags & OPTIMIZED:
-        visited.add(frame.f_code)
+    if visited_codes is not None and event == "call" and frame.f_code.co_flags & OPTIMIZED:
+        visited_codes.add(frame.f_code)
 
 
 @contextmanager
 def walk(name: str, counts: dict[str, int]) -> Iterator[None]:
-    """Count the files that the block passes."""
-    global visited
-    visited = set()
+    """Count the files that the block passes through."""
+    global visited_codes
+    visited_codes = set()
     yield
-    codes, visited = visited, None
+    codes, visited_codes = visited_codes, None
     files = {code.co_filename for code in codes}
     counts[name] = sum(file.startswith(PACKAGE) for file in files)
 
@@ -82,7 +84,8 @@ def main() -> None:
 
         render_world(videos, "test", 3)
         with walk("videos, eaglenet index", counts):
-            run(["index", str(videos), "--store", store, "--workers", "0"])
+            options = ["--workers", "0", "--device", "cpu", "--precision", "fp32"]
+            run(["index", str(videos), "--store", store, *options])
         with walk("text, eaglenet search", counts):
             run(["search", "a red circle", "--store", store])
         engine = eaglenet.open(store)

@@ -1,12 +1,12 @@
-"""Cost of the door to sentence-transformers: clips of VideoPrism-LvT B through ``st:`` and without.
+"""Overhead of the adapter for sentence-transformers: clips of VideoPrism-LvT B with and without it.
 
     python benchmarks/whole_clips.py             # random weights of the published size, 1 GB
-    python benchmarks/whole_clips.py --small     # a tiny model: the cost that is not the model's
+    python benchmarks/whole_clips.py --small     # a tiny model, to measure only the overhead
 
-In turns: ``encode_video`` of the model that ``st:FOLDER`` opens, which makes the inputs with the
-model's processor; and transformers' model alone, on inputs that were made before. The difference is
-the most that a tower of our own could save. CPU seconds are those of all threads: they change less
-than the wall clock if other programs run.
+Measured alternately: ``encode_video`` of the model that ``st:FOLDER`` opens, which makes the inputs
+with the model's processor, and the model of transformers alone on inputs made before. A native
+tower could save at most the difference. CPU seconds are those of all threads; they depend less on
+other programs than the wall clock.
 """
 
 from __future__ import annotations

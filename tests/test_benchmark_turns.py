@@ -19,7 +19,7 @@ def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sides_take_turns_of_as_many_calls_as_fill_one() -> None:
-    from common import calls_a_second
+    from common import calls_per_second
 
     made: list[str] = []
 
@@ -31,7 +31,7 @@ def test_sides_take_turns_of_as_many_calls_as_fill_one() -> None:
         return call
 
     sides = {"quick": side("quick", 0.005), "slow": side("slow", 0.08)}
-    found = calls_a_second(sides, "cpu", rounds=3, turn=0.06)
+    found = calls_per_second(sides, "cpu", rounds=3, turn=0.06)
     assert 0 < found["slow"] < found["quick"] <= 200
     turns = [name for place, name in enumerate(made) if place == 0 or made[place - 1] != name]
     assert turns == ["quick", "slow"] * 4  # warm calls, and three rounds
@@ -40,10 +40,10 @@ def test_sides_take_turns_of_as_many_calls_as_fill_one() -> None:
 
 
 def test_a_turn_without_length_is_one_call() -> None:
-    from common import calls_a_second
+    from common import calls_per_second
 
     made: list[int] = []
-    calls_a_second({"side": lambda: made.append(1)}, "cpu", rounds=4, turn=0.0)
+    calls_per_second({"side": lambda: made.append(1)}, "cpu", rounds=4, turn=0.0)
     assert len(made) == 2 + 4
 
 

@@ -11,7 +11,6 @@ import torch
 from eaglenet.core import hardware, platform
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hardware import (
-    Accelerator,
     Precision,
     autocast_for,
     best_device,
@@ -26,12 +25,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> object:
     """Replaces the GPUs that torch sees: ``machine(cuda=2, mps=0, xpu=1, half="fp16")``."""
 
     def build(*, half: Precision = "bf16", **counts: int) -> None:
-        for name, real in list(hardware.ACCELERATORS.items()):
-            count = counts.get(name, 0)
-            accelerator = Accelerator(
-                lambda count=count: count, lambda: half, is_automatic=real.is_automatic
-            )
-            monkeypatch.setitem(hardware.ACCELERATORS, name, accelerator)
+        monkeypatch.setattr(hardware, "_num_gpus", lambda kind: counts.get(kind, 0))
+        monkeypatch.setattr(hardware, "_gpu_precision", lambda kind: half)
 
     return build
 

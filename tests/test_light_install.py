@@ -35,10 +35,10 @@ main()
 INSTALLED = f"""
 import atexit, os, sys
 from eaglenet.cli import main, terminal
-def report(code=0):
+def report(code=0, error=None):
     print("loaded:", *[name for name in {HEAVY} if name in sys.modules], flush=True)
     os._exit(code or 0)
-main.end_short_command = report
+main.end_process = report
 atexit.register(report)
 main.main()
 """

@@ -29,7 +29,7 @@ from eaglenet.core.object_storage import (
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.store.kinds import kind_of, open_store
+from eaglenet.store.store import kind_of, open_store
 from synthetic_store import (
     DIM,
     FRAMES,

@@ -12,7 +12,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from scale_model import Run, archive, predicted, rate_of, simulated  # noqa: E402
+from scale_model import Run, archive, predict, rate_of, simulate  # noqa: E402
 
 
 def measured(part: str) -> Any:
@@ -30,14 +30,14 @@ def measured(part: str) -> Any:
         Run(2_000, 2, 1, encode_seconds=0.6, encoders=1),
         archive(200, 64, 1),
         archive(200, 1_000, 1),
-        archive(200, 64, 1, losses_an_hour=4.0),
+        archive(200, 64, 1, losses_per_hour=4.0),
         archive(200, 64, 1, link=100e6),
         archive(200, 64, 1, commit_seconds=60.0),
     ],
     ids=["local", "ray", "encoding", "decoding", "gpu", "losses", "storage", "commits"],
 )
 def test_the_formula_is_what_the_simulation_gives(run: Run) -> None:
-    assert predicted(run) == pytest.approx(simulated(run), rel=0.2)
+    assert predict(run) == pytest.approx(simulate(run), rel=0.2)
 
 
 def test_every_bound_is_met_by_some_run() -> None:
@@ -69,13 +69,13 @@ def test_the_simulation_gives_the_seconds_that_were_measured() -> None:
         workers = point["workers"]
         run = Run(
             values["clips"], 2, workers,
-            decode_seconds=values["decode_seconds_a_clip"],
-            encode_seconds=values["encode_seconds_a_clip"],
+            decode_seconds=values["decode_seconds_per_clip"],
+            encode_seconds=values["encode_seconds_per_clip"],
             encoders=2 if point["executor"] == "local" else workers,
             start_seconds=values["start_seconds"][point["executor"]],
-            shard=8,
+            call_clips=8,
         )  # fmt: skip
-        assert simulated(run) == pytest.approx(point["seconds"], rel=0.2), point
+        assert simulate(run) == pytest.approx(point["seconds"], rel=0.2), point
 
 
 def test_the_page_says_what_was_kept() -> None:
@@ -107,7 +107,7 @@ def test_the_page_says_how_fast_one_large_store_is_filled() -> None:
     times = [each["commit_processor_time"]["median_ms"] for each in (large, small)]
     assert f"{times[0]:.0f} and {times[1]:.0f} ms of processor time" in page
     run = archive(100_000, 512, 1, commit_seconds=seconds)
-    assert f"| 100,000 h | 512 cores, 1 GPU | {predicted(run) / 3600:.1f} h |" in page
+    assert f"| 100,000 h | 512 cores, 1 GPU | {predict(run) / 3600:.1f} h |" in page
     bucket = measured("bucket")["5000"]
     assert f"{bucket['commit']['p50_ms'] / 1000:.1f} s, the first copy" in page
     assert f"{bucket['cold_open_seconds']:.1f} s, and applying one commit" in page

@@ -4,11 +4,11 @@
 package: a model folder, a run, a name of ``eaglenet models`` or a hub id. In Python:
 ``mteb.evaluate(MtebModel("small"), tasks)``.
 
-Retrieval between texts and videos ranks by the exact scores of the method, everything else by its
-coarse vectors, which are added for inputs of several kinds, such as a video with a question. Audio
-beside a video or a text is not read: mteb allows this in retrieval and refuses other tasks. This
-package decodes the videos, with the frames that the model was built for, instead of torchcodec and
-the resampling of mteb.
+Retrieval between texts and videos (or images) ranks by the exact scores of the method, all other
+tasks by its coarse vectors. For inputs of several kinds, such as a video with a question, the
+vectors are added. Audio beside a video or a text is not read: mteb allows this in retrieval and
+refuses other tasks. This package decodes the videos itself, with the frames that the model was
+built for; torchcodec and the resampling of mteb are not used.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MtebModel:
     """Model with the interfaces of MTEB for encoders and for search.
 
     Args:
-        model: argument of :func:`eaglenet.load`.
-        device: device of the model; ``auto`` uses a GPU if there is one.
+        model: name or folder, as for :func:`eaglenet.load`.
+        device: device of the model; by default a GPU if there is one.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class MtebModel:
         self.corpus: datasets.Dataset | None = None
 
     def encode(self, inputs: Any, **_: Any) -> NDArray[np.float32]:
-        """Return one unit vector per row of a loader: of a text, an image, a video, or several."""
+        """Return one unit vector per row of a loader, whose rows have text, image or video."""
         return np.asarray(self._vectors(inputs.dataset, inputs.batch_size or BATCH_SIZE))
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -141,7 +141,7 @@ class MtebModel:
         if kind == "video":
             dataset = dataset.cast_column("video", datasets.Video(decode=False))
         with evaluating(self.method), torch.no_grad():
-            # Tokenised together, so that all batches have the same length and can be concatenated.
+            # Texts are tokenised together, so that batches have one length and can be concatenated.
             texts = dataset["text"] if kind == "text" else []
             tokens = self.method.tokenize(list(map(str, texts))) if texts else None
             for start in range(0, len(dataset), batch_size):
@@ -158,7 +158,7 @@ class MtebModel:
                     yield self.method.encode_video(self._read_videos(values))
 
     def _read_videos(self, values: Sequence[Mapping[str, Any]]) -> FrameBatch:
-        """Decode videos whose bytes or paths are in the table."""
+        """Decode videos from the bytes or paths in a table."""
         with tempfile.TemporaryDirectory(prefix="eaglenet-mteb-") as folder:
             paths = []
             for number, value in enumerate(values):
@@ -171,7 +171,7 @@ class MtebModel:
 
 
 def _kinds(dataset: Any) -> list[str]:
-    """Return which of video, image and text the rows of a task have; audio is not read."""
+    """Return the kinds of input in the rows of a task: video, image or text; audio is not read."""
     columns = dataset.column_names
     kinds = [kind for kind in ("video", "image", "text") if kind in columns]
     if not kinds:

@@ -95,6 +95,25 @@ def test_log_says_now_and_then_that_work_goes_on(
     assert capsys.readouterr().err == ""
 
 
+def test_log_names_work_that_lasts_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.05)
+    with show_progress(quiet=False) as announce:
+        with display.activity("loading the model x"):
+            sleep(0.3)
+        progress = announce("run")
+        assert progress is not None
+        progress(ProgressUpdate("decoding", 0, 7))
+        sleep(0.3)
+        progress(ProgressUpdate("decoding", 1, 7))
+        sleep(0.3)
+    assert capsys.readouterr().err.splitlines() == [
+        "loading the model x",
+        "run: decoding 0 of 7",
+    ]
+
+
 def test_terminal_shows_an_activity_until_it_ends(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,10 +38,9 @@ from eaglenet.core.errors import StoreError, UnreachableError, UsageError
 from eaglenet.core.object_storage import ChangedObjectError, ObjectError, ObjectFolder
 from eaglenet.store import writer as writer_module
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes, LineQuery
 from eaglenet.store.snapshot import OutdatedError, Snapshot
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 from object_storage import Gate, at_random
 from sampling import one_in
 

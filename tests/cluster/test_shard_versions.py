@@ -15,9 +15,8 @@ from eaglenet.cluster.shards import ScanRequest, Shard
 from eaglenet.core.errors import StoreError
 from eaglenet.serve.problems import Problem
 from eaglenet.store import segments
-from eaglenet.store.kinds import open_store
 from eaglenet.store.snapshot import Snapshot
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
 
 CLIPS = 10

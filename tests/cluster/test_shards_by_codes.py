@@ -17,16 +17,15 @@ from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
 from eaglenet.core.hits import Hit
-from eaglenet.indexing.hubness import encode_hubness_bank
+from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.store import codes
 from eaglenet.store.codes import MAX_SUM, merge_best, num_bits, weights_of
-from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
 from eaglenet.store.segments import MAPPED
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 from sampling import slow
 from synthetic_store import BagMethod, add_file, content_of, make_manifest, make_store
 

@@ -144,7 +144,7 @@ CONFIGS: dict[str, dict[str, dict[str, Any]]] = {
     "eaglenet": {
         "paper": {"langevin_steps": 2},
         "recipe": {"langevin_steps": 2, "support": "elementwise"},
-        "released": {"preset": "released", "langevin_steps": 2},
+        "released": {"preset": "for_script", "langevin_steps": 2},
     },
 }
 """A method that is not named here is tried with its default configuration."""
@@ -199,7 +199,8 @@ def make_encoder(kind: str) -> ClipEncoder | CompactEncoder | FeatureEncoder | E
 def make_config(name: str, variant: str) -> Any:
     changes = dict(CONFIGS.get(name, {}).get(variant, {}))
     config_class = METHODS[name].config_class
-    maker = getattr(config_class, changes.pop("preset", ""), config_class)
+    preset = changes.pop("preset", None)
+    maker = config_class if preset is None else getattr(config_class, preset)
     fields = {field.name for field in dataclasses.fields(config_class)}
     for field, value in (("dim", DIM), ("num_frames", ROOM)):
         if field in fields:

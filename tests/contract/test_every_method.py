@@ -464,5 +464,5 @@ def test_a_method_that_needs_the_tower_says_so_on_frozen_features(name: str) -> 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_a_method_says_where_it_is_from_and_how_it_was_checked(name: str) -> None:
     spec = METHODS[name]
-    assert spec.checked in ("golden", "reference loop", "approximate from the abstract")
+    assert spec.checked_by in ("golden", "reference loop", "approximate from the abstract")
     assert spec.paper

@@ -14,7 +14,7 @@ from eaglenet.cli.main import app
 from eaglenet.cli.models import shape_of
 from eaglenet.core.errors import ModelNotFoundError, UsageError
 from eaglenet.encoders import ENCODERS
-from eaglenet.encoders.catalogue import ACCEPTED, ALIASES, CARDS, require_licence
+from eaglenet.encoders.catalogue import ALIASES, CARDS, LICENCE_VARIABLE, require_licence
 from eaglenet.encoders.hub import exact_name, find_hub_folder, split_revision
 
 METACLIP = "facebook/metaclip-2-worldwide-huge-quickgelu"
@@ -92,12 +92,12 @@ def test_aliases_name_models_that_may_be_used_by_anybody() -> None:
 def test_a_licence_against_commercial_use_has_to_be_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(ACCEPTED, raising=False)
+    monkeypatch.delenv(LICENCE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match=r"CC-BY-NC-4\.0, which forbids commercial use"):
         require_licence(METACLIP)
     require_licence("openai/clip-vit-base-patch32")
     require_licence("somebody/unknown")
-    monkeypatch.setenv(ACCEPTED, "CC-BY-NC-4.0")
+    monkeypatch.setenv(LICENCE_VARIABLE, "CC-BY-NC-4.0")
     require_licence(METACLIP)
 
 
@@ -123,13 +123,13 @@ def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.delenv(ACCEPTED, raising=False)
+    monkeypatch.delenv(LICENCE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match=f"{licence}, which forbids commercial use"):
         find_hub_folder("facebook/metaclip-2-worldwide-b32")
     assert asked == ["README.md"]
-    monkeypatch.setenv(ACCEPTED, licence.upper())
+    monkeypatch.setenv(LICENCE_VARIABLE, licence.upper())
     with pytest.raises(ModelNotFoundError, match="the hub answered"):
         find_hub_folder("facebook/metaclip-2-worldwide-b32")
 
@@ -158,7 +158,7 @@ def test_nothing_is_downloaded_before_the_licence_is_accepted(
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.delenv(ACCEPTED, raising=False)
+    monkeypatch.delenv(LICENCE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match="licence"):
         find_hub_folder(METACLIP)
 

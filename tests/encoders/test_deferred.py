@@ -16,13 +16,13 @@ from eaglenet.encoders import weights as module
 from eaglenet.encoders.weights import (
     DeferredTensor,
     defer_tensor,
-    forget,
     is_deferred,
     is_on_demand,
+    materialise,
     read_safetensors,
     read_weight_file,
     reading_on_demand,
-    realise,
+    release_weights,
 )
 
 VALUES = torch.arange(24.0).reshape(6, 4).half()
@@ -95,16 +95,16 @@ def test_a_module_is_filled_without_values_realised_and_forgotten(tmp_path: Path
         empty.load_state_dict(read_safetensors(path), assign=True)
     assert not is_on_demand()
     assert is_deferred(empty)
-    realise(empty, without=empty[1])
+    materialise(empty, without=empty[1])
     assert type(empty[0].weight) is nn.Parameter
     assert is_deferred(empty[1])
-    realise(empty)
+    materialise(empty)
     assert not is_deferred(empty)
     with path.open("r+b") as stream:  # in place: nothing looks at the file any more
         stream.write(bytes(path.stat().st_size))
     for name, value in empty.state_dict().items():
         assert torch.equal(value, layer.state_dict()[name])
-    forget(empty)
+    release_weights(empty)
     assert all(each.is_meta for each in empty.state_dict().values())
 
 

@@ -9,7 +9,7 @@ from test_pieces import clip, compact
 from torch import Tensor
 
 from eaglenet.core.types import Clips
-from eaglenet.encoders.base import TowerEncoder, _first_shown
+from eaglenet.encoders.base import TowerEncoder, _first_occurrences
 
 
 def overlapping() -> Tensor:
@@ -49,7 +49,7 @@ def test_frames_that_neighbours_share_are_encoded_once() -> None:
 def test_frames_that_differ_outside_their_middle_row_are_told_apart() -> None:
     frames = overlapping()
     frames[1, 0, 0, 3, 3] ^= 1  # was the fourth of the first video
-    shown = _first_shown(frames)
+    shown = _first_occurrences(frames)
     assert shown is not None
     assert shown.tolist() == [*range(6), 4, 7, 8, 9, 8, 9, *range(12, 20)]
 
@@ -57,4 +57,4 @@ def test_frames_that_differ_outside_their_middle_row_are_told_apart() -> None:
 def test_a_frame_that_stands_still_over_many_videos_is_encoded_once() -> None:
     frames = torch.full((4, 5, 3, 28, 28), 7, dtype=torch.uint8)
     assert encoded(compact(), frames)[1] == 1
-    assert _first_shown(torch.arange(6).view(2, 3, 1, 1, 1).expand(2, 3, 3, 4, 4)) is None
+    assert _first_occurrences(torch.arange(6).view(2, 3, 1, 1, 1).expand(2, 3, 3, 4, 4)) is None

@@ -111,7 +111,7 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub_cache_module, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("somebody/model") == tmp_path
     expected = ["config.json", "model.safetensors", "tokenizer.json"]
@@ -155,7 +155,7 @@ def test_other_layouts_of_the_hub_are_found(
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub_cache_module, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path
     assert "model.safetensors" not in asked

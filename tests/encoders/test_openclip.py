@@ -135,7 +135,7 @@ def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "knock", lambda endpoint, name: None)
+    monkeypatch.setattr(hub, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     with pytest.raises(UsageError, match=r"cc-by-nc-4\.0, which forbids commercial use"):
         load_pretrained("openclip:ViT-B-32-quickgelu/metaclip_400m")

@@ -82,7 +82,7 @@ def test_a_piece_is_small_and_torch_has_one_thread_in_each(threads: int) -> None
 
     pixels, mask = videos(19, 5)
     with torch.inference_mode():
-        found = base.in_chunks(read, pixels, mask)
+        found = base.encode_in_chunks(read, pixels, mask)
     assert torch.equal(found, pixels[:, :, 0, 0, :1, None].float())
     assert max(count for count, _, _ in seen) * 5 <= base.CHUNK_FRAMES
     assert {number for _, number, _ in seen} == {1}
@@ -97,5 +97,5 @@ def test_gradients_are_of_one_pass_over_all_frames(threads: int) -> None:
         calls.append(len(frames))
         return frames[:, :, 0, 0, :1, None].float()
 
-    base.in_chunks(read, videos(19, 5)[0], None)
+    base.encode_in_chunks(read, videos(19, 5)[0], None)
     assert calls == [19]

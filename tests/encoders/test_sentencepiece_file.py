@@ -2,7 +2,7 @@
 
 ``spiece/spiece.model`` was trained by sentencepiece 0.2.2 (a Unigram of 1,100 pieces with a table
 of a few replacements); ``spiece/expected.json`` holds sentences and its ids of them after SigLIP's
-cleaning (lower case, no punctuation, single spaces), with the end token.
+siglip_normalizer (lower case, no punctuation, single spaces), with the end token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.hub import VOCABULARIES
 from eaglenet.encoders.siglip import SiglipConfig, read_siglip_tokenizer
-from eaglenet.encoders.tokenizers import cleaning, read_sentencepiece
+from eaglenet.encoders.tokenizers import read_sentencepiece, siglip_normalizer
 
 PLACE = Path(__file__).parent / "spiece"
 PIECES = 1100
@@ -49,7 +49,7 @@ def test_a_library_that_is_installed_agrees_on_many_sentences() -> None:
 def test_texts_are_cleaned_as_siglip_does_on_ten_scripts() -> None:
     """Small letters (a sigma that ends a word has its own), no punctuation, single spaces."""
     drop = str.maketrans("", "", string.punctuation)
-    normalizer = cleaning(b"")
+    normalizer = siglip_normalizer(b"")
     odd = "\u03a3\u0391\u03a3 \u03a3 \u0391\u03a31 \u0391\u03a3. "
     odd += "\u0391\u03a3'\u0391 \u0391\u0301\u03a3 x\x1cy\x85z"
     for sentence in [odd, *generated_sentences(10_000, seed=8)]:

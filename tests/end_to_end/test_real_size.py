@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.search.query import Query
-from eaglenet.store.kinds import open_store
+from eaglenet.store.store import open_store
 from golden_checkpoint import GOLDEN_NAMES, golden_weights
 from real_size import clip_tokenizer, save_hub_clip, save_openai_clip, write_films
 from stand_in_hub import COMMIT, serve_hub

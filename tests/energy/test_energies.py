@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from eaglenet.core.errors import UnknownNameError
 from eaglenet.energy.energies import ENERGIES, Energy
 from eaglenet.energy.langevin import noise_deviation, sample
 from reference import eaglenet_reference as reference
@@ -58,16 +57,16 @@ def test_energies_and_gradients_equal_the_loop(kind: str, pooling: Any, bias: bo
 @pytest.mark.parametrize(("kind", "pooling", "bias"), KINDS)
 def test_matched_pairs_are_the_diagonal_of_all_pairs(kind: str, pooling: Any, bias: bool) -> None:
     energy = build(kind, pooling, bias)
-    text, frames, mask = inputs(pairs=True)
-    assert_close(energy(text, frames, mask), energy.all_pairs(text, frames, mask).diagonal())
+    text, frames, _ = inputs(pairs=True)
+    assert_close(energy(text, frames), energy.all_pairs(text, frames).diagonal())
 
 
 @pytest.mark.parametrize(("kind", "pooling", "bias"), KINDS)
 def test_closed_gradients_equal_autograd(kind: str, pooling: Any, bias: bool) -> None:
     energy = build(kind, pooling, bias)
-    text, frames, mask = inputs(pairs=True)
-    expected = torch.autograd.grad(energy(text, frames, mask).sum(), (text, frames))
-    for one, other in zip(energy.gradients(text, frames, mask), expected, strict=True):
+    text, frames, _ = inputs(pairs=True)
+    expected = torch.autograd.grad(energy(text, frames).sum(), (text, frames))
+    for one, other in zip(energy.gradients(text, frames), expected, strict=True):
         assert_close(one, other)
         assert not one.requires_grad
 
@@ -136,8 +135,3 @@ def test_a_blank_row_has_a_bounded_gradient() -> None:
     )
     assert to_text.abs().max() < 1e7
     assert to_frames.abs().max() < 1e7
-
-
-def test_an_unknown_energy_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="cosine, bilinear, mlp"):
-        ENERGIES["cossim"]

@@ -415,10 +415,10 @@ LIES: dict[str, dict[str, object]] = {
 
 
 def inspect_with_lies(
-    file: CandidateFile, splitting: Splitting, known: frozenset[str]
+    file: CandidateFile, splitting: Splitting, known_contents: frozenset[str]
 ) -> Inspection:
     """Inspect a file, and change the result as its name says."""
-    result = inspect(file, splitting, known)
+    result = inspect(file, splitting, known_contents)
     changes = dict(LIES.get(Path(file.path).stem, {}))
     if "recording" in changes:
         recording = Recording()

@@ -47,7 +47,7 @@ def bag() -> BagMethod:
 def _load_bag(bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command line finds the model of these tests."""
     monkeypatch.setattr("eaglenet.models.folder.load", lambda name: bag)
-    monkeypatch.setattr("eaglenet.search.model.require_model_name", lambda name: None)
+    monkeypatch.setattr("eaglenet.indexing.model.require_model_name", lambda name: None)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def inspect_after(indexed: Path, exchange: object) -> Inspection:
-    files = list(find_videos([indexed], lambda path: False, skip_folder=indexed / "store"))
+    files = list(find_videos([indexed], skip_folder=indexed / "store"))
     assert len(files) == 1
     assert callable(exchange)
     exchange()
@@ -105,7 +105,7 @@ def test_links_that_change_all_the_time_leak_nothing(folders: tuple[Path, Path])
         for _ in range(2):
             files = []
             for _ in range(30):
-                files += find_videos([indexed], lambda path: False, skip_folder=indexed / "store")
+                files += find_videos([indexed], skip_folder=indexed / "store")
             for inspection in inspect_ahead(files, SPLITTING, frozenset(), workers=1):
                 windows += len(inspection.windows)
     finally:

@@ -20,7 +20,7 @@ from eaglenet.cluster.shards import NEAR_PATH, SCAN_PATH, create_shard_app, shar
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app, run_app
 from eaglenet.serve.settings import Settings
-from eaglenet.store.kinds import open_store
+from eaglenet.store.store import open_store
 
 TOKEN = "the-token-of-the-front-and-its-shards"
 HIDDEN = b"GET /hidden HTTP/1.1\r\nHost: localhost\r\nX-Hidden: 1\r\n\r\n"

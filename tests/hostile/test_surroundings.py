@@ -28,7 +28,7 @@ from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.object_storage import MissingObjectError
 from eaglenet.core.process import forget_current_folder
 from eaglenet.indexing import watch as watching
-from eaglenet.indexing.alerts import RETRY_SECONDS, ActionError, Memory, Sender
+from eaglenet.indexing.alerts import RETRY_SECONDS, ActionError, AlertDatabase, Sender
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.video import frame_images, saving
 from eaglenet.video.input_file import share_file
@@ -48,7 +48,7 @@ def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_alerts_are_sent_after_the_clock_was_set_back(tmp_path: Path) -> None:
-    memory, now, calls = Memory(tmp_path / "alerts.db"), 4.1e9, 0
+    memory, now, calls = AlertDatabase(tmp_path / "alerts.db"), 4.1e9, 0
 
     def act(moment: Any) -> None:
         nonlocal calls
@@ -160,7 +160,7 @@ def test_watching_survives_links_that_change(
 def test_what_alerts_remember_is_private(tmp_path: Path) -> None:
     before = os.umask(0o000)
     try:
-        Memory(tmp_path / "alerts.db").close()
+        AlertDatabase(tmp_path / "alerts.db").close()
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "alerts.db").stat().st_mode) == 0o600

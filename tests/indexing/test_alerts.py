@@ -25,13 +25,13 @@ from eaglenet.indexing import alerts as alerts_module
 from eaglenet.indexing.alerts import (
     RETRY_SECONDS,
     ActionError,
+    AlertDatabase,
     Alerts,
-    Memory,
     Sender,
     as_json,
+    database_path,
     make_command,
     make_webhook,
-    memory_path,
 )
 from eaglenet.search.confidence import FEATURES, Calibration
 from eaglenet.search.engine import Engine
@@ -144,7 +144,7 @@ def test_moments_that_were_not_sent_are_sent_after_a_restart(store: Path, bag: B
         assert len(alerts.check()) == 1
         alerts.finish()
     assert (failing.calls, failing.moments) == (1, [])
-    memory = Memory(memory_path(store))
+    memory = AlertDatabase(database_path(store))
     row = memory.next_pending()
     assert row is not None
     memory.update(row[0], "pending", row[2], 0.0)  # The pause is over.
@@ -158,7 +158,7 @@ def test_moments_that_were_not_sent_are_sent_after_a_restart(store: Path, bag: B
 
 def test_failures_are_tried_again_with_growing_pauses_and_then_given_up(tmp_path: Path) -> None:
     now = 1000.0
-    memory = Memory(tmp_path / "a.db")
+    memory = AlertDatabase(tmp_path / "a.db")
     alert = memory.begin("red", [])
     memory.add(alert, "x", [{"id": "1", "path": "/a"}])
     receiver = Receiver(failures=99)
@@ -299,10 +299,10 @@ def test_a_webhook_that_fails_twice_gets_the_moment_the_third_time(
         add(store, bag, f"/new/{name}", 10, ["red"])
         [moment] = alerts.check()
         for _ in range(400):
-            if alerts.memory.next_pending() is None:
+            if alerts.database.next_pending() is None:
                 break
             threading.Event().wait(0.02)
-        assert alerts.memory.next_pending() is None
+        assert alerts.database.next_pending() is None
     assert webhook.bodies == [moment] * 3
     assert webhook.bodies[0]["alert"] == "red"
     assert webhook.bodies[0]["path"] == f"/new/{name}"
@@ -362,7 +362,7 @@ def test_bad_memories_second_watchers_and_other_queries_are_refused(
         Alerts(store, ["red"], min_confidence=1.5)
     with watch(store, bag), pytest.raises(UsageError, match="already sends alerts"):
         watch(store, bag).__enter__()
-    memory_path(store).write_bytes(b"this is no database, whatever its name says" * 99)
+    database_path(store).write_bytes(b"this is no database, whatever its name says" * 99)
     with pytest.raises(UsageError, match=r"alerts\.db: cannot be used"):
         watch(store, bag).__enter__()
 
@@ -380,7 +380,7 @@ def test_the_location_of_the_store_is_absolute_and_plain(store: Path, bag: BagMe
     with watch(store.parent / "sub" / ".." / store.name, bag) as alerts:
         add(store, bag, "/new/a.mp4", 10, ["red"])
         assert [moment["store"] for moment in alerts.check()] == [str(store)]
-        assert alerts.memory.path == store.with_name("store.alerts.db")
+        assert alerts.database.path == store.with_name("store.alerts.db")
     assert Alerts("s3://bucket/store", ["red"], min_confidence=0.8).store == "s3://bucket/store"
 
 
@@ -442,4 +442,4 @@ def test_watch_with_small_runs_a_command(tmp_path: Path, commands: Path) -> None
         assert len(rows) == expected
     assert json.loads(rows[0])["environment"]["EAGLENET_PATH"].endswith("red; touch pwned.jpg")
     assert not list(tmp_path.rglob("pwned"))
-    assert os.path.exists(memory_path(tmp_path / "store"))
+    assert os.path.exists(database_path(tmp_path / "store"))

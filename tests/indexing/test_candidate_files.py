@@ -18,7 +18,6 @@ from synthetic_store import BagMethod
 
 
 def test_finds_videos_by_content_and_skips_the_store(videos: Path, tmp_path: Path) -> None:
-    from eaglenet.video.decoding import is_video
 
     (videos / "no_suffix").write_bytes((videos / "second.mkv").read_bytes())
     (videos / ".hidden.mp4").write_bytes(b"x")
@@ -27,8 +26,7 @@ def test_finds_videos_by_content_and_skips_the_store(videos: Path, tmp_path: Pat
     os.mkfifo(videos / "pipe.mp4")
     os.symlink(videos, videos / "loop")
     names = [
-        Path(file.path).name
-        for file in find_videos([videos, videos], is_video, skip_folder=videos / "store")
+        Path(file.path).name for file in find_videos([videos, videos], skip_folder=videos / "store")
     ]
     assert names == ["broken.mp4", "first.mp4", "long.mp4", "no_suffix", "second.mkv"]
 
@@ -149,9 +147,7 @@ def test_links_out_of_the_indexed_folder_are_reported_and_not_read(
 def test_follows_links_that_are_named(videos: Path, bag: BagMethod, tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(videos)
     (tmp_path / "one.mp4").symlink_to(videos / "first.mp4")
-    files = find_videos(
-        [tmp_path / "folder", tmp_path / "one.mp4"], lambda path: False, skip_folder=tmp_path / "s"
-    )
+    files = find_videos([tmp_path / "folder", tmp_path / "one.mp4"], skip_folder=tmp_path / "s")
     assert {Path(file.path).name for file in files if not file.problem} == {
         "broken.mp4",
         "first.mp4",
@@ -169,13 +165,12 @@ def test_linked_folders_are_entered_once_and_loops_end(videos: Path, tmp_path: P
     for follow_links in (False, True):
         files = find_videos(
             [videos],
-            lambda path: False,
             skip_folder=tmp_path / "s",
             follow_links=follow_links,
         )
         deep = [file.path for file in files if file.path.endswith("deep.mp4")]
         assert deep == [str(videos / "sub" / "deep.mp4")]
-    both = find_videos([videos, videos / "sub"], lambda path: False, skip_folder=tmp_path / "s")
+    both = find_videos([videos, videos / "sub"], skip_folder=tmp_path / "s")
     assert [file.path for file in both if file.problem] == [], "links among the indexed folders"
 
 

@@ -19,6 +19,7 @@ from eaglenet.indexing.describe import ClipDescriber, read_sentences
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
+from eaglenet.search.export import read_transcripts
 from eaglenet.video.limits import Limits
 from small_videos import COLOURS, colour_video
 from stand_in_chat import StandInChat, image_of, send, serve_chat
@@ -84,6 +85,9 @@ def test_clips_are_described_once_and_found(
     assert len(spans(folder, bag, "painted")) == NUM_CLIPS
     assert spans(folder, bag, '"a blue wall"') == [(24.0, 34.0)]
     assert spans(folder, bag, '"ends in blue"') == [(16.0, 26.0)]
+    film = str(folder / "v" / "film.mp4")
+    (transcript,) = read_transcripts(Engine.open(folder / "store", bag), film)
+    assert (transcript.title, len(transcript.lines)) == ("description", 2 * NUM_CLIPS)
     # Beside frames in one ranking, and not where something else is asked for.
     engine = Engine.open(folder / "store", bag)
     assert engine.search("a blue wall")[0].matched_in[0] == "descriptions"

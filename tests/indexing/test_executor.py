@@ -37,9 +37,9 @@ class ClusterOptions:
         self.local = LocalExecutor(setting)
 
     def inspect(
-        self, files: Sequence[CandidateFile], known: frozenset[str]
+        self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
-        outcomes = list(self.local.inspect(files, known))
+        outcomes = list(self.local.inspect(files, known_contents))
         random.Random(3).shuffle(outcomes)
         yield from outcomes
 

@@ -15,7 +15,7 @@ from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
-from eaglenet.store.kinds import open_store
+from eaglenet.store.store import open_store
 from small_videos import colour_video
 from synthetic_store import BagMethod
 

@@ -11,13 +11,12 @@ from index_cases import run
 
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
-from eaglenet.indexing import index as indexing
 from eaglenet.indexing.decoding import with_shared_frames
 from eaglenet.indexing.maintenance import options_like
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search.engine import Engine
-from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.store import open_store
 from small_videos import colour_video
 from synthetic_store import BagMethod, make_manifest
 
@@ -35,7 +34,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def as_before(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Stores are made as before frames were shared, until this is undone."""
-    monkeypatch.setattr(indexing, "with_shared_frames", lambda splitting, spec: splitting)
+    monkeypatch.setattr(
+        "eaglenet.indexing.model.with_shared_frames", lambda splitting, spec: splitting
+    )
     return monkeypatch
 
 

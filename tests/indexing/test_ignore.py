@@ -31,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def candidates(root: Path, *exclude: str) -> list[CandidateFile]:
-    return list(
-        find_videos([root], lambda path: False, skip_folder=root / "store", exclude=exclude)
-    )
+    return list(find_videos([root], skip_folder=root / "store", exclude=exclude))
 
 
 def names(root: Path, *exclude: str) -> list[str]:

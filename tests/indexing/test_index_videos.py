@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from index_cases import SPLITTING, clip_keys, found, run, stored_files
@@ -16,11 +17,11 @@ from clip_folder import learn_tokenizer
 from eaglenet.core.errors import ModelNotFoundError, StoreError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import FrameSpec
-from eaglenet.indexing.encoding import ClipEncoding
+from eaglenet.indexing.decoding import decode_ahead
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.indexing.model import DEFAULT_MODEL
 from eaglenet.models.light_model import LightModel
 from eaglenet.search.engine import Engine
-from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.store.database import put_manifest
@@ -134,14 +135,11 @@ def test_starts_no_idle_workers(
 ) -> None:
     started = []
 
-    class Encoding(ClipEncoding):
-        def __init__(
-            self, method: object, manifest: object, workers: int, *_options: object
-        ) -> None:
-            started.append(workers)
-            super().__init__(method, manifest, 0)
+    def decode(requests: Any, spec: Any, workers: int, *options: Any) -> Any:
+        started.append(workers)
+        return decode_ahead(requests, spec, 0, *options)
 
-    monkeypatch.setattr("eaglenet.indexing.encoding.ClipEncoding", Encoding)
+    monkeypatch.setattr("eaglenet.indexing.executor.decode_ahead", decode)
     monkeypatch.setattr("eaglenet.indexing.executor.num_cores", lambda: 2)
     run(videos, bag, workers=500)
     run(videos, bag, videos.parent / "other", workers=3)

@@ -43,7 +43,7 @@ def kill_after(videos: Path, store: Path, lines: int, delay: float) -> list[str]
 
     def report(progress: IndexProgress) -> None:
         if progress.path:
-            print(progress.done, progress.path)
+            print(progress.num_done, progress.path)
 
     def index_clip_by_clip() -> None:
         commit.COMMIT_CLIPS, commit.PAUSE_FACTOR = 1, 0.0

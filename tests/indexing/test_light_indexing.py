@@ -14,13 +14,16 @@ from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import ClipFrames
 from eaglenet.indexing.encoding import ClipEncoding, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.hubness import choose_hubness_bank
-from eaglenet.indexing.index import uses_light_model
+from eaglenet.indexing.model import (
+    choose_hubness_bank,
+    load_light,
+    make_light_manifest,
+    uses_light_model,
+)
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.methods.base import Method
 from eaglenet.models.light_model import LightModel
-from eaglenet.models.onnx_vision import samples
-from eaglenet.search.model import load_light, make_light_manifest
+from eaglenet.models.onnx_vision import sample_images
 from eaglenet.search.torch_model import make_manifest
 from eaglenet.store.manifest import Manifest
 from sampling import one_in
@@ -46,7 +49,7 @@ def manifest(light: LightModel) -> Manifest:
 
 def clip(number: int, order: list[int]) -> ClipFrames:
     """A clip of six of the sample images; -1 is a frame that is missing."""
-    pixels = samples(168)[np.maximum(order, 0)]
+    pixels = sample_images(168)[np.maximum(order, 0)]
     is_real = np.array([image >= 0 for image in order])
     times = np.arange(6, dtype=np.float32)
     return ClipFrames(("f" * 32, number), "a.mp4", (0.0, 6.0), pixels, is_real, times, b"")
@@ -73,8 +76,8 @@ def test_both_runtimes_encode_clips_alike(
 ) -> None:
     clips = [clip(0, [0, 1, 2, 3, 0, 1]), clip(1, [3, 2, -1, -1, -1, -1])]
     model, chosen = prepare_for_precision(light, precision, MUCH)
-    one = ClipEncoding(model, manifest, 0, precision=chosen)._encode(clips)
-    other = ClipEncoding(small, manifest, 0)._encode(clips)
+    one = ClipEncoding(model, manifest, precision=chosen)._encode(clips)
+    other = ClipEncoding(small, manifest)._encode(clips)
     assert chosen == precision
     assert one.keys == other.keys
     assert ((one.vectors * other.vectors).sum(axis=1) > 1 - tolerance).all()
@@ -93,11 +96,11 @@ def test_equal_frames_are_encoded_once(light: LightModel, monkeypatch: pytest.Mo
     monkeypatch.setitem(
         light._visions, "fp32", lambda frames: counts.append(len(frames)) or tower(frames)
     )
-    pixels = np.stack([samples(168)[[0, 1, 0, 1]], samples(168)[[1, 2, 3, 3]]])
+    pixels = np.stack([sample_images(168)[[0, 1, 0, 1]], sample_images(168)[[1, 2, 3, 3]]])
     vectors = light.encode_frames(pixels, np.ones((2, 4), np.bool_))
     assert sum(counts) == 4
     np.testing.assert_array_equal(vectors[0, 1], vectors[1, 0])
-    np.testing.assert_allclose(vectors[1, 2], tower(samples(168)[3:])[0], atol=1e-4)
+    np.testing.assert_allclose(vectors[1, 2], tower(sample_images(168)[3:])[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.search.engine import Engine
-from eaglenet.store.kinds import open_store
+from eaglenet.store.store import open_store
 from small_model import save_small_model
 from small_videos import colour_video
 

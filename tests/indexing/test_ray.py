@@ -32,7 +32,7 @@ from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
-from eaglenet.store.kinds import open_store
+from eaglenet.store.store import open_store
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod

@@ -144,7 +144,7 @@ def test_recognition_reports_progress(folder: Path, bag: BagMethod) -> None:
         on_transcripts=told.append,
     )
     texts = [work for work in told if work.title == "reading on-screen text"]
-    assert [(work.done, work.total) for work in texts] == [
+    assert [(work.count, work.total) for work in texts] == [
         *((0, 4), (0, 4), (1, 4), (2, 4), (3, 4)),
         (4, 4),
     ]

@@ -28,7 +28,7 @@ def test_progress_counts_committed_files(
 
     def check(progress: IndexProgress) -> None:
         seen.append(progress)
-        assert Engine.open(store, bag).info()["files"] == progress.done
+        assert Engine.open(store, bag).info()["files"] == progress.num_done
 
     index_videos(
         [videos],
@@ -39,7 +39,7 @@ def test_progress_counts_committed_files(
         on_progress=check,
     )
     last = seen[-1]
-    assert (last.total, last.done, last.skipped) == (4, 3, 1)
+    assert (last.total, last.num_done, last.num_skipped) == (4, 3, 1)
     assert last.bytes_done == last.bytes_total
     assert last.seconds_left == 0
     assert last.hours == pytest.approx(24 / 3600, rel=0.1)
@@ -69,7 +69,7 @@ def test_progress_advances_within_a_file(
     hours = [state.hours for state in seen]
     assert hours == sorted(hours)
     assert hours[-1] == pytest.approx(21 / 3600, rel=0.1)
-    assert any(state.seconds_left is not None and state.done == 0 for state in seen)
+    assert any(state.seconds_left is not None and state.num_done == 0 for state in seen)
 
 
 def test_time_left_follows_the_recent_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +161,13 @@ def test_first_progress_has_the_total(videos: Path, bag: BagMethod) -> None:
         options=IndexOptions(workers=0),
         on_progress=seen.append,
     )
-    assert (seen[0].done, seen[0].total, seen[0].bytes_done) == (0, 4, 0)
-    assert seen[-1].done == 3
+    assert (seen[0].num_done, seen[0].total, seen[0].bytes_done) == (0, 4, 0)
+    assert seen[-1].num_done == 3
 
 
 def test_batch_size_adapts_to_the_speed_of_the_model(bag: BagMethod) -> None:
     manifest = make_manifest(bag)
-    clips = ClipEncoding(bag, manifest, 0)
+    clips = ClipEncoding(bag, manifest)
     frames, largest = manifest.frame_spec.num_frames, clips.max_clips
     assert (clips.batch_size, largest) == (24 // frames, 192 // frames)
     clips._adapt(BATCH_SECONDS * 1.2)

@@ -28,15 +28,15 @@ def test_progress_counts_only_stored_files_of_this_run() -> None:
         ]
     )
     first = tally.commit(CommitResult([done_file("/a.mp4", "A", size=300)], clips=3))
-    assert (first.done, first.skipped, first.total, first.clips) == (1, 0, 3, 3)
+    assert (first.num_done, first.num_skipped, first.total, first.clips) == (1, 0, 3, 3)
     assert (first.bytes_done, first.bytes_total) == (300, 1000)
     assert first.path == "/a.mp4"
     # A file that only got other tags was no work; a part of a film is clips without a file.
     second = tally.commit(CommitResult([done_file("/retagged.mp4", "R")], clips=0))
     third = tally.commit(CommitResult([], clips=5))
-    assert (second.done, third.done, third.clips, third.path) == (1, 1, 8, "")
+    assert (second.num_done, third.num_done, third.clips, third.path) == (1, 1, 8, "")
     last = tally.commit(CommitResult([failed_file("/b.mp4")], clips=0))
-    assert (last.done, last.skipped) == (1, 1)
+    assert (last.num_done, last.num_skipped) == (1, 1)
     assert last.hours == pytest.approx(14 / 3600)
 
 
@@ -44,13 +44,13 @@ def test_progress_counts_unfinished_and_uncommitted_files() -> None:
     tally = Tally()
     tally.begin([candidate("/film.mp4", size=900), candidate("/b.mp4", size=100)])
     first = tally.progress([FileProgress(size=300, seconds=36.0)])
-    assert (first.bytes_done, first.done, first.hours) == (300, 0, pytest.approx(0.01))
+    assert (first.bytes_done, first.num_done, first.hours) == (300, 0, pytest.approx(0.01))
     row = done_file("/b.mp4", "B", size=100)
     tally.settle(FileResult(row, "encoded"))
     second = tally.progress([FileProgress(size=450, seconds=54.0)])
-    assert (second.bytes_done, second.done) == (550, 0)
+    assert (second.bytes_done, second.num_done) == (550, 0)
     third = tally.commit(CommitResult([row], clips=3), [FileProgress(size=450, seconds=54.0)])
-    assert (third.bytes_done, third.done) == (550, 1)
+    assert (third.bytes_done, third.num_done) == (550, 1)
     assert third.hours == pytest.approx(68 / 3600)
 
 
@@ -66,12 +66,12 @@ def test_report_counts_outcomes_and_lists_problems() -> None:
         (failed_file("/bad.mp4"), "failed"),
     ):
         tally.settle(FileResult(row, outcome))
-    report = tally.report(dropped=1, missing=2, clips=11, unused_tags=("x",))
+    report = tally.report(num_dropped=1, num_missing=2, clips=11, unused_tags=("x",))
     assert (report.indexed, report.aliases, report.unchanged) == (2, 1, 1)
     assert (report.dropped, report.missing, report.clips) == (1, 2, 11)
     assert report.hours == pytest.approx(28 / 3600)
     assert [problem.path for problem in report.problems] == ["/part.mp4", "/bad.mp4"]
     assert [problem.path for problem in report.damaged] == ["/cut.mp4"]
     tally.forget(["/bad.mp4", "/cut.mp4", "/a.mp4"])
-    report = tally.report(dropped=0, missing=0, clips=0, unused_tags=())
+    report = tally.report(num_dropped=0, num_missing=0, clips=0, unused_tags=())
     assert ([p.path for p in report.problems], report.damaged) == (["/part.mp4"], ())

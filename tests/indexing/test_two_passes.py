@@ -15,6 +15,7 @@ from eaglenet.indexing import decoding, index
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, check_decoded
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.ledger import Ledger
+from eaglenet.indexing.model import ModelSource
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
 from small_videos import FPS, colour_video, cut_short_video, damaged_video
@@ -262,7 +263,7 @@ def test_stores_of_keyframes_and_other_devices_have_one_pass(
 ) -> None:
     monkeypatch.setattr(index, "EXACT_SECONDS", 0.0)
     assert run(videos, bag, store=videos.parent / "fast", fast=True, quick=True).keyframe_clips == 0
-    source = index.ModelSource("store", None, index.IndexOptions(), bag)
+    source = ModelSource("store", None, index.IndexOptions(), bag)
     manifest = make_manifest(bag)
     for options, seconds in (
         (index.IndexOptions(), 0.0),

@@ -19,8 +19,7 @@ from eaglenet.core.errors import StoreError
 from eaglenet.indexing.maintenance import upgrade_store
 from eaglenet.search import torch_model
 from eaglenet.search.engine import Engine
-from eaglenet.store.kinds import open_store
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 from synthetic_store import BagMethod
 
 HITS = {

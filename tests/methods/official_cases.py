@@ -198,7 +198,7 @@ def run_ucofia(method: Any, golden: Golden, case: str, inputs: Inputs) -> Result
     selected = method.selection(tokens.flatten(0, 1), inputs["noise"], seen)
     selected = selected.unflatten(0, mask.shape)
     text = TextFeatures(inputs["sentence"], inputs["words"], inputs["text_mask"].bool())
-    video = method.with_selected(VideoFeatures(tokens[:, :, 0], mask), selected)
+    video = method.with_tokens(VideoFeatures(tokens[:, :, 0], mask), selected)
     levels = method.levels(text, video)
     outputs = {
         "token_scores": scores.unflatten(0, mask.shape),

@@ -120,7 +120,7 @@ def test_shenet_equals_the_loops() -> None:
 
 @pytest.mark.parametrize("name", APPROXIMATE)
 def test_they_say_that_they_are_approximate(name: str) -> None:
-    assert METHODS[name].checked == "approximate from the abstract"
+    assert METHODS[name].checked_by == "approximate from the abstract"
     assert "Approximate" in (type(make(name)).__doc__ or "")
 
 

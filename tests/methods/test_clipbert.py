@@ -15,7 +15,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Tokens
 from eaglenet.methods import METHODS, Method
 from eaglenet.methods.early.clipbert import pool_clips
-from eaglenet.scoring.scorer import score_all
+from eaglenet.scoring.scorer import score_all, score_best
 from reference.arithmetic import Vector, Weights, layer_norm, linear, part, weights_of
 from reference.mmt import post_norm
 
@@ -120,7 +120,7 @@ def test_scoring_all_streams_through_pairs_and_prepares_none() -> None:
     assert max(asked) <= 4
     assert sum(asked) == 7 * 9
     torch.testing.assert_close(streamed.double(), whole, rtol=1e-4, atol=1e-5)
-    best = score_all(method, text, video, top_k=2, precision="fp32")
+    best = score_best(method, text, video, 2)
     assert torch.equal(best.videos, whole.topk(2).indices)
 
 

@@ -126,7 +126,10 @@ def test_a_checkpoint_of_the_true_size_fits_weight_by_weight() -> None:
     assert (method.config.num_layers, method.config.num_heads, method.config.dim) == (12, 12, 768)
     assert method.encoder.config.vision.depths == (3, 4, 6, 3)
     assert method.encoder.vocabulary_size == 30522
-    assert set(conversion.unused.values()) == {"detection of objects, never called", "never read"}
+    assert set(conversion.unused_weights.values()) == {
+        "detection of objects, never called",
+        "never read",
+    }
     assert (method.habits.max_words, method.habits.precision) == (20, "fp16")
     frames = method.frame_spec
     assert (frames.num_frames, frames.size, frames.resize) == (32, 448, "pad")

@@ -73,8 +73,8 @@ class Features(BaseEncoder):
 
 def config_of(name: str) -> EagleNetConfig:
     if name in RELEASED:
-        return replace(EagleNetConfig.released(RELEASED[name]), **SMALL)
-    return EagleNetConfig.paper(**SMALL, **OPTIONS[name])
+        return replace(EagleNetConfig.for_script(RELEASED[name]), **SMALL)
+    return EagleNetConfig(**SMALL, **OPTIONS[name])
 
 
 def build_method(name: str = "paper", **changes: Any) -> EagleNet:
@@ -373,7 +373,7 @@ def test_more_frames_than_the_model_knows_are_refused() -> None:
 def test_an_encoder_of_another_width_is_refused() -> None:
     encoder: Any = Features()
     with pytest.raises(ConfigError, match="dim=8"):
-        EagleNet(encoder, EagleNetConfig.paper())
+        EagleNet(encoder, EagleNetConfig())
 
 
 def test_mixed_precision_training_gives_finite_gradients() -> None:

@@ -12,7 +12,7 @@ from eaglenet.methods.eaglenet import EagleNetConfig
 
 
 def test_the_paper_preset_has_the_papers_numbers() -> None:
-    config = EagleNetConfig.paper()
+    config = EagleNetConfig()
     assert (config.dim, config.num_frames, config.num_candidates) == (512, 12, 20)
     assert (config.num_layers, config.num_heads, config.head_size) == (2, 4, "full")
     assert (config.langevin_steps, config.langevin_step_size) == (20, 1.0)
@@ -38,7 +38,7 @@ def test_the_paper_preset_has_the_papers_numbers() -> None:
 def test_released_scripts_differ_by_dataset(
     dataset: str, energy: str, position: bool, support_energy: float, frames: int
 ) -> None:
-    config = EagleNetConfig.released(dataset)
+    config = EagleNetConfig.for_script(dataset)
     assert config.energy == energy
     assert config.frame_position == position
     assert config.energy_support_weight == support_energy
@@ -52,7 +52,7 @@ def test_released_scripts_differ_by_dataset(
 
 
 def test_an_ablation_is_one_line() -> None:
-    config = replace(EagleNetConfig.paper(), energy="mlp", graph="gat", frame_edges=False)
+    config = replace(EagleNetConfig(), energy="mlp", graph="gat", frame_edges=False)
     assert (config.energy, config.graph, config.frame_edges) == ("mlp", "gat", False)
     assert replace(config, energy=None).energy is None
 
@@ -73,7 +73,7 @@ def test_wrong_values_are_refused_with_the_right_ones(
     name: str, value: object, message: str
 ) -> None:
     """Set behind the shape checker of the tests, which would refuse them first."""
-    config = EagleNetConfig.paper()
+    config = EagleNetConfig()
     object.__setattr__(config, name, value)
     with pytest.raises(ConfigError) as caught:
         config.__post_init__()
@@ -82,9 +82,9 @@ def test_wrong_values_are_refused_with_the_right_ones(
 
 def test_a_dataset_without_a_released_script_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="msrvtt-b32"):
-        EagleNetConfig.released("lsmdc")
+        EagleNetConfig.for_script("lsmdc")
 
 
 def test_a_config_survives_json() -> None:
-    config = EagleNetConfig.released("vatex")
+    config = EagleNetConfig.for_script("vatex")
     assert EagleNetConfig(**json.loads(json.dumps(asdict(config)))) == config

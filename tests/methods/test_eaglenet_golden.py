@@ -102,8 +102,8 @@ def test_training_scores_equal_the_released_ones(name: str) -> None:
     scale = getattr(method.loss, "scale", lambda: 1.0)()
     with torch.no_grad():
         found = method.match(text, video, by_pair(inputs.train_candidate_noise, len(text)))
-        support = support_text(text.sentence, found.pooled, found.radius, mode="batch")
-        support_scores = torch.cosine_similarity(support, found.pooled, dim=-1)
+        support = support_text(text.sentence, found.pooled_videos, found.radius, mode="batch")
+        support_scores = torch.cosine_similarity(support, found.pooled_videos, dim=-1)
     close(scale * found.scores, stored["train_scores"])
     close(scale * support_scores, stored["train_support_scores"])
 
@@ -153,7 +153,7 @@ def test_the_support_energy_term_equals_the_released_numbers(name: str) -> None:
         plain = energy_loss(stored["energies"][:, : len(text)], chains)
         assert plain == pytest.approx(stored["loss_energy"].item(), abs=TOLERANCE)
         found = method.match(text, video, noise)
-        support = support_text(text.sentence, found.pooled, found.radius, mode="batch")
+        support = support_text(text.sentence, found.pooled_videos, found.radius, mode="batch")
         own = torch.stack([support[i, i] / support[i, i].norm() for i in range(len(text))])
         expected = energy_loss(energy.all_pairs(own, video.frames), chains)
         losses = method.losses(

@@ -35,7 +35,7 @@ TINY = ClipConfig(
 
 def config(**changes: Any) -> EagleNetConfig:
     small: dict[str, Any] = {"dim": DIM, "num_frames": FRAMES, "num_heads": 2, "replay_size": 5}
-    return EagleNetConfig.released(**{**small, **changes})
+    return EagleNetConfig.for_script(**{**small, **changes})
 
 
 def build(**changes: Any) -> Method:

@@ -124,7 +124,7 @@ def test_settings_are_read_from_the_checkpoint(name: str) -> None:
         settings["num_shifted_blocks"] = 0 if golden.method == "ucofia" else 1
     conversion = convert_official(golden.method, checkpoint(name), settings, max_words=32)
     config, options = conversion.method.config, golden.options
-    assert set(NOT_CALLED.get(golden.method, ())) <= set(conversion.unused)
+    assert set(NOT_CALLED.get(golden.method, ())) <= set(conversion.unused_weights)
     assert config.num_frames == options["frames"]
     assert getattr(config, "num_layers", 2) == options["layers"]
     for ours, theirs in (
@@ -151,7 +151,10 @@ def test_a_checkpoint_of_clip4clip_with_the_lstm_becomes_a_model() -> None:
     lstm = {n: w for n, w in load_peer("clip4clip-salt0").weights.items() if "lstm" in n}
     conversion = convert_official("clip4clip", {**weights, **lstm}, {"num_frames": 6})
     assert conversion.method.config.head == "lstm"
-    assert conversion.unused["frame_position_embeddings.weight"] == "never called with the LSTM"
+    assert (
+        conversion.unused_weights["frame_position_embeddings.weight"]
+        == "never called with the LSTM"
+    )
     golden = load_peer("clip4clip-salt0")
     conversion.method.encoder = feature_encoder(golden.options["dim"])  # inputs are features
     check_outputs(conversion.method, golden, "seqLSTM/padded")
@@ -254,7 +257,7 @@ def test_checkpoints_with_a_distilbert_become_models(name: str, tmp_path: Path) 
     if golden.method == "frozen":
         assert method.config.num_frames == golden.options["table_frames"]
     else:
-        assert set(BRIDGE) <= set(conversion.unused)
+        assert set(BRIDGE) <= set(conversion.unused_weights)
     for block in [*method.encoder.vision.blocks, *(method.space_time.time or ())]:
         block.attention.heads = golden.options["heads"]  # narrower than 64 in these files
     check_outputs(method, golden, "full")
@@ -324,7 +327,7 @@ def test_a_checkpoint_of_t2vlad_is_read_without_paddle(name: str, tmp_path: Path
     settings: dict[str, Any] = {"experts": ",".join(sorted(golden.options["experts"]))}
     settings["num_heads"] = golden.options["heads"]
     conversion = convert_official("t2vlad", read_released(tmp_path / "model.pdparams"), settings)
-    assert "store its output" in conversion.unused["text_bert.embeddings.weight"]
+    assert "store its output" in conversion.unused_weights["text_bert.embeddings.weight"]
     save(conversion.method, tmp_path / "model")
     check_outputs(eaglenet.load(tmp_path / "model"), golden, "full")
     with pytest.raises(UsageError, match="does not determine experts"):
@@ -467,7 +470,7 @@ def test_a_checkpoint_of_tv_proxynet_equals_the_official_model(
     settings = {**UNDETERMINED["tvproxynet"], "dash": dash, "num_frames": 5}
     conversion = convert_official("tvproxynet", read_released(tmp_path / "model.pt"), settings)
     left_out = "dash_factor" if dash == "linear" else "dash_weights.weight"
-    assert f"text_proxy.{left_out}" in conversion.unused
+    assert f"text_proxy.{left_out}" in conversion.unused_weights
     method: Any = conversion.method
     assert (method.config.num_read, method.config.num_frames) == (4, 5)
     pixels = text_proxy["inputs/pixels"].float()
@@ -522,7 +525,7 @@ def test_checkpoints_over_experts_become_models_over_stored_features(
     method = eaglenet.load(tmp_path / "model")
     check_outputs(method, golden, golden.cases[0])
     if golden.method == "mmt":
-        assert "store its output" in conversion.unused["txt_bert.pooler.dense.bias"]
+        assert "store its output" in conversion.unused_weights["txt_bert.pooler.dense.bias"]
 
 
 def test_other_objects_in_a_file_are_ignored(tmp_path: Path) -> None:
@@ -582,7 +585,10 @@ def test_the_weight_of_a_single_expert_is_left_out() -> None:
     types = {expert: golden.options["experts"][expert][1]}
     settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"], "num_heads": 2}
     conversion = convert_official("mmt", weights, settings, types=types)
-    assert conversion.unused[f"moe_fc_txt.{expert}.weight"] == "the weight of a single expert is 1"
+    assert (
+        conversion.unused_weights[f"moe_fc_txt.{expert}.weight"]
+        == "the weight of a single expert is 1"
+    )
 
 
 def test_experts_have_to_be_named_in_their_order() -> None:

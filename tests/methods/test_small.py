@@ -12,9 +12,9 @@ import torch
 import eaglenet
 from eaglenet.core.errors import CheckpointError
 from eaglenet.core.types import Clips
+from eaglenet.indexing.model import DEFAULT_MODEL
 from eaglenet.methods.base import Method
 from eaglenet.models.files import PACKAGED
-from eaglenet.search.model import DEFAULT_MODEL
 from eaglenet.search.torch_model import check_method, load_model
 
 MOST_BYTES = 45_000_000

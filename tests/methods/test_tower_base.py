@@ -18,7 +18,7 @@ from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods import METHODS
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod
+from eaglenet.methods.tower_base import CosineMethod, TowerMethod
 
 TEXTS, VIDEOS, FRAMES, DIM = 3, 5, 4, 16
 
@@ -26,7 +26,7 @@ TEXTS, VIDEOS, FRAMES, DIM = 3, 5, 4, 16
 PREPARED: list[ClipEncoder] = []
 
 
-class Plain(CosineMethod):
+class Plain(CosineMethod, TowerMethod):
     name = "plain"
 
     def __init__(self, encoder: ClipEncoder, config: Any) -> None:

@@ -20,7 +20,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.files import PACKAGED, head_folder
 from eaglenet.models.folder import with_head
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
-from eaglenet.models.onnx_vision import samples
+from eaglenet.models.onnx_vision import sample_images
 from eaglenet.scoring import score_all
 from eaglenet.search.torch_model import model_identity
 from sampling import one_in
@@ -74,7 +74,7 @@ def test_frames_have_the_same_vectors(
     small: Method, light: LightModel, precision: str, tolerance: float
 ) -> None:
     pytest.importorskip("onnxruntime")
-    pixels = samples(168)[None]
+    pixels = sample_images(168)[None]
     mask = np.array([[True, True, False, True]])
     with torch.no_grad():
         clips = eaglenet.Clips(

@@ -205,7 +205,7 @@ def test_progress_ends_at_all_pairs() -> None:
     told: list[tuple[int, int]] = []
     score_all(
         model(), texts(5), videos(7), tile_texts=2, tile_videos=3,
-        progress=lambda work: told.append((work.done, work.total)),
+        progress=lambda work: told.append((work.count, work.total)),
     )  # fmt: skip
     assert [done for done, _ in told] == sorted({done for done, _ in told})
     assert told[-1] == (35, 35)

@@ -33,10 +33,10 @@ class Doubled(Scorer):
 class Form:
     """A fast form without a kernel."""
 
-    def factorised(self, precision: Precision) -> Scorer:
+    def factorised_scorer(self, precision: Precision) -> Scorer:
         return Doubled(precision)
 
-    def kernel(self, precision: Precision) -> Scorer:
+    def kernel_scorer(self, precision: Precision) -> Scorer:
         raise AssertionError("there is none")
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:

@@ -1,4 +1,4 @@
-"""A bias of each video from a bank of typical sentences: hubs stop answering everything."""
+"""A bias of each video from a bank of typical texts: hubs stop answering everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eaglenet.research.evaluation.postprocessing import (
     SUBJECTS,
     TEMPERATURE,
     hub_bias,
-    typical_sentences,
+    typical_texts,
 )
 
 
@@ -49,7 +49,7 @@ def test_large_scores_do_not_overflow() -> None:
 
 
 def test_the_bank_is_fixed_and_without_doubles() -> None:
-    sentences = typical_sentences()
+    sentences = typical_texts()
     assert len(sentences) == len(set(sentences)) == 256
     assert sentences[0].startswith(SUBJECTS[0])
 
@@ -84,7 +84,7 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
     owners = world.video_of_text
     with torch.no_grad():
         text = method.encode_text(method.tokenize(world.texts))
-        bank = method.encode_text(method.tokenize(typical_sentences()))
+        bank = method.encode_text(method.tokenize(typical_texts()))
         video = method.encode_video(clips)
         biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
     options = EvaluationOptions(hubness=True)
@@ -93,7 +93,7 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
     expected = retrieval_metrics(biased, owners)
     assert result.hubness.t2v.to_dict() == expected.t2v.to_dict()
     assert "with hubness offsets" in str(result)
-    few = typical_sentences()[::16]
+    few = typical_texts()[::16]
     with torch.no_grad():
         bank = method.encode_text(method.tokenize(few))
         biased = method.score(text, video).double() + hub_bias(method.score(bank, video))

@@ -20,7 +20,7 @@ DIM, FRAMES, VIDEOS, TEXTS, CANDIDATES = 96, 5, 11, 3, 7
 def make(released: bool = True) -> EagleNet:
     torch.manual_seed(0)
     shape = {"dim": DIM, "num_frames": FRAMES, "num_candidates": CANDIDATES, "num_heads": 2}
-    maker = EagleNetConfig.released if released else EagleNetConfig.paper
+    maker = EagleNetConfig.for_script if released else EagleNetConfig
     encoder = FeatureEncoder(FeatureConfig(text_dim=DIM, frame_dim=DIM, dim=DIM))
     options = {"token_shift": False} if released else {}
     return EagleNet.build(maker(**shape, **options), encoder).eval()
@@ -55,15 +55,15 @@ def test_the_projection_is_that_of_the_candidates() -> None:
     space = RadiusSubspace(plan)
     sentence = torch.randn(TEXTS, DIM)
     for videos in (2, VIDEOS, 6):
-        spread = radii_of(plan, videos)
-        made = space.project(sentence, spread)
+        radii = radii_of(plan, videos)
+        made = space.project(sentence, radii)
         assert made is not None
-        expected = project_texts(plan.graph.layers[0], candidates(plan, sentence, spread))
+        expected = project_texts(plan.graph.layers[0], candidates(plan, sentence, radii))
         assert made.shape == expected.shape
         # The part that is left out is 1e-3 of a radius at most.
         assert (made - expected).norm() <= 1e-3 * expected.norm()
     size = space.size
-    space.project(sentence, spread)
+    space.project(sentence, radii)
     assert space.size == size, "radii that were met need no new vectors"
 
 

@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 def test_the_re_created_loop_gives_our_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    from released_scoring import ReleasedScoring
+    from released import ReleasedScoring
 
     method, text, video = model(**RELEASED), texts(9), videos(10)  # two uneven batches of 8
     with torch.no_grad():

@@ -12,7 +12,7 @@ from scoring_cases import DIM, RELEASED, largest_difference, model, texts, video
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.methods import METHODS, Method
-from eaglenet.scoring import TopK, choose, score_all
+from eaglenet.scoring import TopK, choose, score_all, score_best
 from eaglenet.scoring.eaglenet import scorers
 from eaglenet.scoring.eaglenet.scorers import FactorisedScorer, KernelScorer
 from eaglenet.scoring.scorer import ReferenceScorer
@@ -30,7 +30,7 @@ def other_method(name: str = "xpool") -> Method:
 def test_a_streamed_top_k_is_the_top_k_of_the_matrix(backend: str, top_k: int) -> None:
     method, text, video = model(), texts(5), videos(11)
     matrix = score_all(method, text, video, backend=backend)
-    best = score_all(method, text, video, backend=backend, top_k=top_k, tile_texts=2, tile_videos=3)
+    best = score_best(method, text, video, top_k, backend=backend, tile_texts=2, tile_videos=3)
     expected = matrix.topk(min(top_k, 11), dim=1)
     assert isinstance(best, TopK)
     assert torch.equal(best.videos, expected.indices)
@@ -142,7 +142,6 @@ def _fail(*_: Any) -> None:
     [
         ({"backend": "fastest"}, "back end 'fastest'; choose one of auto, reference"),
         ({"precision": "fp8"}, "precision 'fp8'; choose one of fp32, bf16"),
-        ({"top_k": 0}, "top_k is 0"),
         ({"tile_texts": -1}, "tiles of -1 texts"),
     ],
 )
@@ -152,6 +151,8 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> No
 
 
 def test_nothing_to_score_is_refused() -> None:
+    with pytest.raises(UsageError, match="number of best videos is 0"):
+        score_best(model(), texts(), videos(), 0)
     with pytest.raises(UsageError, match="0 texts and 4 videos"):
         score_all(model(), texts()[:0], videos())
 
@@ -185,5 +186,5 @@ def test_memory_holds_one_tile_however_many_there_are(monkeypatch: pytest.Monkey
         return plain(self, text, prepared)
 
     monkeypatch.setattr(FactorisedScorer, "score", watched)
-    score_all(model(), texts(7), videos(11), top_k=2, tile_texts=4, tile_videos=5)
+    score_best(model(), texts(7), videos(11), 2, tile_texts=4, tile_videos=5)
     assert seen == {(4, 5), (3, 5), (4, 1), (3, 1)}

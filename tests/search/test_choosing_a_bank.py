@@ -17,9 +17,9 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.types import Clips
-from eaglenet.indexing.hubness import model_hubness_bank, read_hubness_texts
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import options_like
+from eaglenet.indexing.model import model_hubness_bank, read_hubness_texts
 from eaglenet.methods import METHODS
 from eaglenet.methods.wordframe import WordFrame, WordFrameConfig
 from eaglenet.models.files import PACKAGED

@@ -256,7 +256,7 @@ def test_replaced_clips_are_not_counted_as_searched(bag: BagMethod, tmp_path: Pa
 
 def test_searching_a_store_imports_nothing_heavy() -> None:
     code = (
-        "import sys, eaglenet.search.engine, eaglenet.store.kinds\n"
+        "import sys, eaglenet.search.engine, eaglenet.store.store\n"
         "heavy = ('torch', 'lancedb', 'pyarrow', 'av', 'cv2', 'PIL')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -20,7 +20,7 @@ SECONDS = torch.zeros(7, 5)
 @pytest.fixture
 def method() -> Method:
     torch.manual_seed(0)
-    config = EagleNetConfig.paper(dim=16, num_frames=5, num_candidates=3, num_heads=2)
+    config = EagleNetConfig(dim=16, num_frames=5, num_candidates=3, num_heads=2)
     return EagleNet.build(
         config, FeatureEncoder(FeatureConfig(text_dim=16, frame_dim=16, dim=16))
     ).eval()

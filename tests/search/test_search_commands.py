@@ -399,7 +399,8 @@ def test_reports_an_interrupt(
     monkeypatch.setattr(main, "app", interrupted)
     monkeypatch.setattr("sys.argv", ["eaglenet", name])
     monkeypatch.setattr(main.ShortCommand, "is_running", is_short)
-    monkeypatch.setattr(main, "end_short_command", sys.exit)  # it would end this process
+    # It would end this process.
+    monkeypatch.setattr(main, "end_process", lambda code, error=None: sys.exit(code))
     with pytest.raises(SystemExit) as leaving:
         main.main()
     assert leaving.value.code == 130

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eaglenet.indexing.hubness import choose_hubness_bank, encode_hubness_bank
+from eaglenet.indexing.model import choose_hubness_bank, encode_hubness_bank
 from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.research.evaluation.postprocessing import TEMPERATURE, hub_bias
 from eaglenet.search import shortlist

@@ -168,7 +168,7 @@ def test_an_image_is_shown_for_some_seconds() -> None:
 
 def written(tmp_path: Path, kind: str, cuts: Sequence[Cut] = CUTS, title: str = "a red car") -> str:
     path = tmp_path / f"timeline.{kind}"
-    write_timeline(path, cuts, title, kind)
+    write_timeline(path, cuts, title)
     return path.read_text("utf-8")
 
 
@@ -407,7 +407,7 @@ def test_opentimelineio_reads_the_same_frames(
     media = Media("/videos/a.mov", rate, 30_000, hour, has_audio=has_audio)
     cuts = [Cut(media, 17, 117), Cut(media, 1_000, 1_001)]
     path = tmp_path / f"timeline.{kind}"
-    write_timeline(path, cuts, "a red car", kind)
+    write_timeline(path, cuts, "a red car")
     options = {"rate": float(rate)} if kind == "edl" else {}
     ranges = read_with_otio(path, **options)
     first = 0 if kind == "xml" and ranges[0][0] < hour else hour

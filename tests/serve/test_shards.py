@@ -32,15 +32,14 @@ from eaglenet.cluster.shards import (
     parse_shard,
 )
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.indexing.hubness import encode_hubness_bank
+from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app, run_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
-from eaglenet.store.kinds import open_store
 from eaglenet.store.records import Changes
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import LocalStore, open_store
 
 SHARDS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]

@@ -160,7 +160,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
                 await asyncio.sleep(3600)
 
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET"}
-        await asyncio.wait_for(streams.answer(first, "GET")(scope, receive, send), 10)
+        await asyncio.wait_for(streams.make_response(first, "GET")(scope, receive, send), 10)
         assert first.process.returncode is not None
         # There is room again, and closing ends what is left.
         second = await streams.begin(opened(path), 1.0)
@@ -189,7 +189,9 @@ def test_a_conversion_that_stops_frees_its_place(tmp_path: Path) -> None:
 
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET"}
         with pytest.raises((OSError, ClientDisconnect)):
-            await asyncio.wait_for(streams.answer(conversion, "GET")(scope, receive, send), 10)
+            await asyncio.wait_for(
+                streams.make_response(conversion, "GET")(scope, receive, send), 10
+            )
         assert not streams._processes
 
     run_apart(scenario())

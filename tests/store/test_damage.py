@@ -16,9 +16,10 @@ from index_run import index
 from made_store import DIM, fill, make_batch
 
 from eaglenet.core.errors import StoreError
+from eaglenet.store.disk import DATABASE
 from eaglenet.store.records import LineQuery
 from eaglenet.store.repair import read_rows
-from eaglenet.store.schema import COLUMNS, DATABASE, PAGE_SIZE
+from eaglenet.store.schema import COLUMNS, PAGE_SIZE
 from eaglenet.store.segments import KINDS
 from eaglenet.store.store import LocalStore
 from sampling import one_in

@@ -13,9 +13,8 @@ import pytest
 from eaglenet.core.errors import UnknownNameError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
-from eaglenet.store.kinds import STORES, kind_of, open_store
 from eaglenet.store.records import Repaired
-from eaglenet.store.store import LocalStore
+from eaglenet.store.store import STORES, LocalStore, kind_of, open_store
 from small_videos import colour_video
 from synthetic_store import BagMethod, make_store
 
@@ -70,7 +69,7 @@ def test_an_unknown_kind_is_named_with_the_known_ones() -> None:
 
 def test_a_local_store_loads_nothing_of_object_storage() -> None:
     program = (
-        "import sys; from eaglenet.store.kinds import kind_of; kind_of('/a'); "
+        "import sys; from eaglenet.store.store import kind_of; kind_of('/a'); "
         "print([name for name in sys.modules "
         "if name.split('.')[0] in ('torch', 'obstore', 'lancedb', 'pyarrow') "
         "or name.startswith('eaglenet.cluster')])"

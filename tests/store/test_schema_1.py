@@ -31,7 +31,7 @@ def test_opening_it_adds_the_columns_and_keeps_everything(folder: Path) -> None:
     assert store.verify().clips == 3 * CLIPS
     files = store.snapshot().files()
     assert files.cameras == [None] * 3
-    assert files.dates.tolist() == files.modified.tolist()
+    assert files.dates.tolist() == files.modification_times.tolist()
     with LocalStore.write(folder) as writer:
         writer.commit(changes_of(3))
         described = make_file(0, recorded=1.5e9, latitude=48, longitude=-11.5, camera="Apple")

@@ -30,9 +30,9 @@ from made_store import (
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.store import disk, schema, segments
+from eaglenet.store.disk import DATABASE
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, ClipBatch
-from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError
 from eaglenet.store.store import LocalStore, command_to_index_again

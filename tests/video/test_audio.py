@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from eaglenet.core.errors import VideoDecodeError
 from eaglenet.video.audio import AudioFormat, Resampler, decode_audio
 
 PARTS = {
@@ -161,3 +162,16 @@ def test_many_planar_channels_end_no_process(tmp_path: Path, channels: int, samp
     heard = int(run.stdout.split(",")[1].strip(" )\n"))
     assert heard == pytest.approx(samples, abs=100)
     assert (tmp_path / "stream.mp4").stat().st_size > 1000
+
+
+def test_a_container_that_breaks_off_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "sound.aac"
+    write_adts(path, 48_000, "mono", 440.0)
+    header_of_an_empty_frame = bytes.fromhex("fff14c40001ffc")
+    path.write_bytes(path.read_bytes() + header_of_an_empty_frame * 2)
+    format = AudioFormat(16_000, "mono")
+    with pytest.raises(VideoDecodeError, match=r"sound\.aac: decoding of the audio failed"):
+        decode_audio(path, 0.0, 3.0, format)
+    samples = decode_audio(path, 0.0, 3.0, format, accept_damage=True)
+    assert samples is not None
+    assert samples.shape[1] > 8_000

@@ -1,5 +1,6 @@
 """The `eaglenet` command."""
 
+import os
 import sys
 
 
@@ -10,5 +11,5 @@ def run() -> None:
 
         main()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)

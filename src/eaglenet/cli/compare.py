@@ -24,8 +24,8 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError
-from eaglenet.core.progress import show_progress
+from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
+from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
 
@@ -82,20 +82,20 @@ def compare(
     its authors, and the report lists the differences. The epoch is chosen on validation. A method
     that cannot run gets a row with the reason. Run the same command again to continue.
     """
-    from eaglenet.research.experiments import campaign
-    from eaglenet.research.recipes import Recipe
-    from eaglenet.research.recipes.comparison import compare as run_comparison
-    from eaglenet.research.recipes.comparison import find_trials
-
-    root_settings = root_setting(root)
-    if dry_run:
-        base = Recipe("", data, tower, protocol)
-        trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
-        print_checks(
-            campaign.check_trials(trials, device), campaign.reasons(failures), seeds, as_json
-        )
-        return
     with show_progress(quiet=as_json) as announce:
+        with activity("loading PyTorch"):
+            from eaglenet.research.experiments import campaign
+            from eaglenet.research.recipes import Recipe
+            from eaglenet.research.recipes.comparison import compare as run_comparison
+            from eaglenet.research.recipes.comparison import find_trials
+
+        root_settings = root_setting(root)
+        if dry_run:
+            base = Recipe("", data, tower, protocol)
+            trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
+            checks = campaign.check_trials(trials, device, output.expanduser())
+            print_checks(checks, campaign.cannot_run_lines(failures), seeds, as_json)
+            return
         comparison = run_comparison(
             methods,
             data,
@@ -126,7 +126,7 @@ def print_checks(
     checks: Mapping[str, ExperimentCheck | str], failures: list[str], seeds: int, as_json: bool
 ) -> None:
     """Print the trained parameters and the estimated cost of every row, for `--dry-run`."""
-    from eaglenet.research.experiments.build import Estimate
+    from eaglenet.research.experiments.estimate import Estimate
 
     if as_json:
         plain = {
@@ -135,22 +135,25 @@ def print_checks(
         }
         print(json.dumps(plain, indent=2))
         return
-    seconds = 0.0
+    seconds = preparation_seconds = 0.0
     for label, check in checks.items():
         if isinstance(check, str):
             print_line(f"{label}: {check}")
             continue
-        print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.estimate}")
+        print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.cost}")
         if isinstance(check.estimate, Estimate):
-            seconds += check.estimate.seconds
+            seconds += seeds * check.estimate.seconds
+        # All rows share the frames and features.
+        preparation_seconds = max(preparation_seconds, check.preparation.seconds)
     for line in failures:
         print_line(line)
-    hours = f": about {format_hours(seeds * seconds / 3600)}, without evaluation" if seconds else ""
-    print(f"all rows with {pluralize(seeds, 'seed')}{hours}; nothing was trained (--dry-run)")
+    hours = (seconds + preparation_seconds) / 3600
+    cost = f": about {format_hours(hours)}, without evaluation" if hours else ""
+    print(f"all rows with {pluralize(seeds, 'seed')}{cost}; nothing was trained (--dry-run)")
 
 
 PAPER_COLUMNS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo"}
-"""Names of datasets in the columns of the paper's ablation tables, by our name."""
+"""Names of datasets in the columns of the paper's ablation tables, by value of ``--data``."""
 PaperNumbers = dict[str, dict[str, float | None]]
 """Recalls in percent, by dataset and then by name (R@1)."""
 RECALLS = ("R@1", "R@5", "R@10")
@@ -178,24 +181,28 @@ def ablate(
     Columns are labelled ours or paper. The numbers are comparable on MSR-VTT and DiDeMo; on other
     data compare only the order of the rows.
     """
-    from eaglenet.research.experiments import campaign
-    from eaglenet.research.experiments.build import default_split
-    from eaglenet.research.experiments.campaign import Trial
-    from eaglenet.research.recipes import TABLES, Recipe
-
-    if table not in TABLES:
-        raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
-    changes = [*root_setting(root), *(settings or [])]
-    recipes = {
-        value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
-        for value in TABLES[table]
-    }
-    trials = [Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()]
-    if dry_run:
-        print_checks(campaign.check_trials(trials, device), [], seeds, as_json)
-        return
-    reported_split = split or default_split(trials[0].experiment.data)
     with show_progress(quiet=as_json) as announce:
+        with activity("loading PyTorch"):
+            from eaglenet.research.experiments import campaign
+            from eaglenet.research.experiments.build import default_split
+            from eaglenet.research.experiments.campaign import Trial
+            from eaglenet.research.recipes import TABLES, Recipe
+
+        if table not in TABLES:
+            raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
+        changes = [*root_setting(root), *(settings or [])]
+        recipes = {
+            value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
+            for value in TABLES[table]
+        }
+        trials = [
+            Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()
+        ]
+        if dry_run:
+            checks = campaign.check_trials(trials, device, output.expanduser())
+            print_checks(checks, [], seeds, as_json)
+            return
+        reported_split = split or default_split(trials[0].experiment.data)
         rows = campaign.run_campaign(
             trials, range(seeds), output, split=reported_split, device=device, announce=announce
         )
@@ -210,7 +217,7 @@ def ablate(
         print(json.dumps({"title": title, "rows": campaign.plain_rows(rows, paper)}, indent=2))
         return
     print_table(title, *beside_paper(rows, paper))
-    for line in [*campaign.reasons(rows), *campaign.left_out_lines(output, rows)]:
+    for line in [*campaign.cannot_run_lines(rows), *campaign.left_out_lines(output, rows)]:
         print_line(line)
     print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
 
@@ -232,7 +239,7 @@ def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
 def beside_paper(
     rows: Sequence[CampaignRow], paper: Mapping[str, PaperNumbers]
 ) -> tuple[list[str], list[list[str]]]:
-    """Make a table of our recalls beside the paper's: the header, and the cells of each row."""
+    """Return the header and the rows of a table with our recalls beside the paper's."""
     from eaglenet.research.experiments.campaign import TrialRow
 
     datasets = list(paper[rows[0].label])
@@ -276,8 +283,8 @@ def report(
         finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
         qualitative = _examples(finished_runs, split, examples, notes)
     report = write_report(runs, output, examples=qualitative, notes=notes)
-    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished]
-    problems += [(str(entry.folder), entry.reason) for entry in report.broken]
+    problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished_runs]
+    problems += [(str(entry.folder), entry.reason) for entry in report.unreadable_runs]
     record = {
         "markdown": str(report.markdown),
         "runs": report.num_runs,
@@ -318,7 +325,6 @@ def _examples(
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run

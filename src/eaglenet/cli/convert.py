@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from eaglenet.cli.options import AsJson, argument, check_output_folder
 from eaglenet.cli.terminal import print_record
-from eaglenet.core.settings import option
+from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:
     from eaglenet.core.types import Tokenizer
@@ -47,8 +48,6 @@ def convert(
     Weights that have no effect are left out and listed; unknown names are an error. Settings that
     the checkpoint does not determine are set with --dataset or --set.
     """
-    from eaglenet.core.errors import UsageError, shell_quote
-    from eaglenet.core.settings import read_assignments
     from eaglenet.methods.official import checkpoint as official
     from eaglenet.methods.official.files import read_released
     from eaglenet.models.files import EXPERIMENT
@@ -78,15 +77,15 @@ def convert(
             method.frame_spec = dataclasses.replace(method.frame_spec, **frames)
             if method.habits.max_words is None:
                 method.habits = dataclasses.replace(method.habits, max_words=max_words)
-    method, unused = conversion.method, conversion.unused
+    method, unused_weights = conversion.method, conversion.unused_weights
     if tokenizer is not None:
         method.tokenizer = _read_vocabulary(tokenizer, method)
     save(method, out)
-    record = {"folder": str(out), "unused": unused}
-    print_record(record, as_json, f"Wrote {out}", *summary(method, unused))
+    record = {"folder": str(out), "unused": unused_weights}
+    print_record(record, as_json, f"Wrote {out}", *summary(method, unused_weights))
 
 
-def summary(method: Method, unused: dict[str, str]) -> list[str]:
+def summary(method: Method, unused_weights: dict[str, str]) -> list[str]:
     """Describe the inputs and the evaluation of the model, and the weights that were left out."""
     from eaglenet.encoders.features import ExpertEncoder
 
@@ -106,8 +105,8 @@ def summary(method: Method, unused: dict[str, str]) -> list[str]:
             f"videos {frames.short}), {habits.max_words} words, towers in {habits.precision}; "
             "`eaglenet evaluate --frames NAME=VALUE` changes the frames."
         )
-    for reason in dict.fromkeys(unused.values()):
-        names = [name for name, why in unused.items() if why == reason]
+    for reason in dict.fromkeys(unused_weights.values()):
+        names = [name for name, why in unused_weights.items() if why == reason]
         examples = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         lines.append(f"Left out {len(names)} weights, {examples}: {reason}")
     if method.tokenizer is None and not reads_features:
@@ -124,7 +123,6 @@ def _vocabulary_of(method: Method) -> str:
 
 
 def _read_vocabulary(path: Path, method: Method) -> Tokenizer:
-    from eaglenet.core.errors import UsageError
     from eaglenet.encoders.tokenizers import FILE, ClipTokenizer, JsonTokenizer, TokenizerSettings
 
     model = _vocabulary_of(method)
@@ -148,7 +146,6 @@ def _eaglenet_settings(
     dataset: str | None, energy_pooling: str, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Complete ``settings`` with those that the checkpoint does not determine."""
-    from eaglenet.core.errors import UsageError
     from eaglenet.methods.eaglenet import EagleNetConfig
     from eaglenet.methods.official import checkpoint as official
 
@@ -163,7 +160,7 @@ def _eaglenet_settings(
             f"script with --dataset, or set them (the authors' values: {options})"
         )
     if dataset is not None:
-        weight = EagleNetConfig.released(dataset).energy_support_weight
+        weight = EagleNetConfig.for_script(dataset).energy_support_weight
         settings = {**scripts, "energy_support_weight": weight, **settings}
     return {**settings, "energy_pooling": energy_pooling}
 

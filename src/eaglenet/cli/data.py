@@ -169,19 +169,19 @@ def cache(
                 retry_skipped=retry,
                 progress=announce(""),
             )
-        skipped = {
-            video.video_id: frames.skipped.get(video.video_id, "not cached")
+        skipped_videos = {
+            video.video_id: frames.skip_reasons.get(video.video_id, "not cached")
             for video, is_cached in zip(split.videos, frames.cached_mask.tolist(), strict=True)
             if not is_cached
         }
-        num_cached = len(split) - len(skipped)
-        results[-1] |= {"cached": num_cached, "skipped": skipped, "bytes": frames.num_bytes}
+        num_cached = len(split) - len(skipped_videos)
+        results[-1] |= {"cached": num_cached, "skipped": skipped_videos, "bytes": frames.num_bytes}
         if not as_json:
             print(f"{split.name}: {num_cached:,} of {len(split):,} cached in {folder}")
-            for video_id, reason in list(skipped.items())[:MAX_REASONS]:
+            for video_id, reason in list(skipped_videos.items())[:MAX_REASONS]:
                 print(printable(f"  skipped {video_id}: {reason}"))
-            if len(skipped) > MAX_REASONS:
-                print(f"  and {len(skipped) - MAX_REASONS} more; --json lists them all")
+            if len(skipped_videos) > MAX_REASONS:
+                print(f"  and {len(skipped_videos) - MAX_REASONS} more; --json lists them all")
     if as_json:
         print(json.dumps(results, indent=2))
     if any(result.get("skipped") for result in results):
@@ -190,8 +190,6 @@ def cache(
 
 def show(report: CheckReport) -> None:
     """Print the report as a table, with the most common problems of each kind."""
-    from rich.markup import escape
-
     from eaglenet.research.data.records import VideoProblem
 
     header = ["split", "captions", "listed", "found", "missing", "undecodable", "left out"]
@@ -200,7 +198,7 @@ def show(report: CheckReport) -> None:
         problems = (split.missing, split.undecodable, split.left_out)
         counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
         cells.append([split.name, *(f"{count:,}" for count in counts)])
-    print_table(escape(printable(f"{report.dataset} in {report.root}")), header, cells)
+    print_table(printable(f"{report.dataset} in {report.root}"), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
@@ -221,7 +219,7 @@ def show(report: CheckReport) -> None:
         lines.append(f"error: {name}: {reason}")
     if not report.overlaps and not report.broken and len(report.splits) > 1:
         lines.append("no video is in two splits")
-    # Plain text: paths and ids may hold brackets that rich would take for markup.
+    # Plain text: paths and ids may contain brackets, which rich would read as markup.
     print(printable("\n".join(lines)))
 
 
@@ -339,7 +337,7 @@ def check_features(root: Path, as_json: bool) -> None:
 
     split = load_expert_folder(root)
     missing_counts = {
-        name: int((packed.count == 0).sum()) for name, packed in sorted(split.experts.items())
+        name: int((expert.count == 0).sum()) for name, expert in sorted(split.experts.items())
     }
     content = {
         "dataset": "features",
@@ -352,7 +350,7 @@ def check_features(root: Path, as_json: bool) -> None:
         "max_frames": split.max_frames,
         "experts": split.expert_widths,
         "videos_missing_experts": missing_counts,
-        "words": {name: packed.values.shape[1] for name, packed in split.words.items()},
+        "words": {name: words.values.shape[1] for name, words in split.words.items()},
         "has_graphs": split.graphs is not None,
         "teachers": 0 if split.text_teachers is None else split.text_teachers.shape[1],
         "metadata": dict(split.metadata),
@@ -368,8 +366,8 @@ def check_features(root: Path, as_json: bool) -> None:
             for name, count in missing_counts.items()
         ),
         *(
-            f"  words {name}: {packed.values.shape[1]} wide, up to {packed.max_count} per text"
-            for name, packed in split.words.items()
+            f"  words {name}: {words.values.shape[1]} wide, up to {words.max_count} per text"
+            for name, words in split.words.items()
         ),
     )
 

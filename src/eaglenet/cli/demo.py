@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eaglenet.cli.options import AsJson, Output
 from eaglenet.core.errors import UsageError, program_command, shell_quote
-from eaglenet.core.progress import Progress, report_progress, show_progress
+from eaglenet.core.progress import Progress, show_progress
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
 
     Needs no network. A second run indexes only new files.
     """
+    from eaglenet.indexing.model import DEFAULT_MODEL
     from eaglenet.search.engine import Engine
-    from eaglenet.search.model import DEFAULT_MODEL
 
     if not CLIPS.is_dir():
         raise UsageError(f"{CLIPS}: the clips of the demo are missing; install the package again")
@@ -62,7 +62,8 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
     hits = _search(engine, QUESTIONS, output)
 
     def describe(question: Question, hit: Hit) -> str:
-        return f"{hit.score:.3f}  {Path(hit.path).name}{_time_of(hit)}"
+        time_of_best = f" at {hit.moment.best:.1f} s" if hit.duration else ""
+        return f"{hit.score:.3f}  {Path(hit.path).name}{time_of_best}"
 
     _show(output, start, QUESTIONS, hits, {"store": report}, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
@@ -94,8 +95,8 @@ def demo_world(
     from eaglenet.video import decoding
 
     start = time.perf_counter()
-    # The model's tensors are small: on shared cores threads waiting for each other take longer
-    # than the work (17 s with one thread, 118 s with two, under other load).
+    # The tensors are small: on shared cores, threads wait for each other longer than they work
+    # (17 s with one thread, 118 s with two, under other load).
     torch.set_num_threads(1)
     say = _printer(as_json)
     method = load(model)
@@ -173,16 +174,18 @@ def _index(
     method: Method | None = None,
 ) -> dict[str, Any]:
     from eaglenet.indexing.index import IndexOptions, index_videos
-
-    def report(state: Any) -> None:
-        title = "completing" if state.is_completing else "indexing"
-        report_progress(progress, title, state.done + state.skipped, state.total)
+    from eaglenet.indexing.report import show_on
 
     # One process: starting workers takes longer than decoding a minute of video.
     options = IndexOptions(workers=0)
     return asdict(
         index_videos(
-            paths, output / "store", model, options=options, on_progress=report, method=method
+            paths,
+            output / "store",
+            model,
+            options=options,
+            on_progress=show_on(progress),
+            method=method,
         )
     )
 
@@ -241,7 +244,3 @@ def _show(
             print(f"  {hit.rank}. {describe(question, hit)}")
         print()
     print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")
-
-
-def _time_of(hit: Hit) -> str:
-    return f" at {hit.moment.best:.1f} s" if hit.duration else ""

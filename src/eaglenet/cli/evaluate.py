@@ -13,7 +13,7 @@ from eaglenet.cli.options import AsJson, Device, argument, check_output_file
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import write_json
-from eaglenet.core.progress import show_progress
+from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option, read_assignments
 from eaglenet.core.text import escape_lines, pluralize
 
@@ -106,14 +106,15 @@ def evaluate(
             raise UsageError("--moments scores a store; leave out options of data and splits")
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
-    from eaglenet.indexing.hubness import read_text_file
-    from eaglenet.research.evaluation.metrics import EvaluationOptions
-    from eaglenet.research.experiments.evaluation import (
-        evaluate_model,
-        evaluate_run,
-        evaluated_split,
-    )
-    from eaglenet.research.experiments.runs import load_experiment
+    with show_progress(quiet=as_json), activity("loading PyTorch"):
+        from eaglenet.indexing.model import read_text_file
+        from eaglenet.research.evaluation.metrics import EvaluationOptions
+        from eaglenet.research.experiments.evaluation import (
+            evaluate_model,
+            evaluate_run,
+            evaluated_split,
+        )
+        from eaglenet.research.experiments.runs import load_experiment
 
     if from_hub is not None:
         if data or root or features or videos or settings:
@@ -283,7 +284,8 @@ def metrics(
 
 def _print_table(record: dict[str, object]) -> None:
     names = ("R@1", "R@5", "R@10", "MdR", "MnR")
-    print(f"{record['texts']} texts x {record['videos']} videos")
+    texts, videos = (pluralize(int(str(record[name])), name[:-1]) for name in ("texts", "videos"))
+    print(f"{texts} x {videos}")
     print(f"{'':32}" + "".join(f"{name:>8}" for name in names))
     titles = {"t2v": "text-to-video", "v2t": "video-to-text"}
     for prefix, metrics in (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eaglenet.indexing.report import IndexReport
 
 INCOMPLETE = 3
-"""Exit code: finished, but some of the files that were tried could not be indexed."""
+"""Exit code of a complete run in which some files could not be indexed."""
 NEW_STORE = (
     "new store with the model {model}, which is part of the package; larger models are more "
     "accurate: --model balanced or --model best (see `eaglenet models`)"
@@ -125,10 +125,10 @@ def index(
 
 
 def _announce(store: str, model: str | None) -> None:
-    from eaglenet.store.kinds import kind_of
+    from eaglenet.store.store import kind_of
 
     if model is None and not kind_of(store).exists(store):
-        from eaglenet.search.model import DEFAULT_MODEL
+        from eaglenet.indexing.model import DEFAULT_MODEL
 
         print_line(NEW_STORE.format(model=DEFAULT_MODEL), is_error=True)
     print_line("looking for videos", is_error=True)

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from eaglenet.cli.options import make_command
-from eaglenet.cli.terminal import SafeFormatter, ShortCommand, end_short_command
+from eaglenet.cli.terminal import SafeFormatter, ShortCommand, end_process
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError, missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
@@ -47,7 +47,7 @@ MODULES = {
     "recipes": "train",
     "report": "compare",
 }
-"""Modules of the commands that share one with another command."""
+"""Modules of the commands that share a module with another command."""
 HELP_OPTIONS = {"-h", "--help", "--help-all"}
 
 
@@ -109,7 +109,7 @@ def group_commands(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 class CommandTable(MutableMapping[str, Any]):
-    """Commands by name; importing the module of a command when it is first accessed."""
+    """Commands by name; imports the module of a command when it is first accessed."""
 
     def __init__(self, commands: Mapping[str, Any]) -> None:
         self._loaded = dict(commands)
@@ -190,7 +190,7 @@ def take_imports(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 RESUMABLE = ("train", "compare", "ablate", "index", "data")
-"""Commands that continue where they were interrupted."""
+"""Commands that continue after an interruption."""
 DISK_FAULTS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -266,21 +266,22 @@ def main() -> None:
     limit_threads()
     try:
         app()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        end_process(130, interrupt)
     except SystemExit as system_exit:
         # Typer turns an interrupt into this code without a message.
         if system_exit.code == 130:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             advice = "; run the same command again to continue"
             print(f"interrupted{advice if command in RESUMABLE else ''}", file=sys.stderr)
+            end_process(130, system_exit)
         if ShortCommand.is_running and isinstance(system_exit.code, int | None):
-            end_short_command(system_exit.code or 0)
+            end_process(system_exit.code or 0)
         raise
     except StoppedError as error:
         print(escape_lines(str(error)), file=sys.stderr)
-        sys.exit(error.exit_code)
+        end_process(error.exit_code, error)
     except BrokenPipeError:
         # The reader (head, less) has closed the pipe.
         sys.stderr.close()

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 MEASURED_FRAMES = 8
 SLOW_FRAME = 2.0
-"""Seconds; the speed of a tower that needs more for its first frame is measured by that frame."""
+"""Seconds for the first frame above which the speed is measured from that frame alone."""
 NAME_WIDTH = 33
-"""Columns for names in the table of 80 columns; longer names are on lines of their own."""
+"""Width of the column of names in a table of 80 columns; a longer name gets its own line."""
 
 
 def models(
@@ -117,7 +117,7 @@ def _decimal(value: float | None) -> str:
 
 
 def frames_per_second(card: ModelCard) -> float | None:
-    """Measure the image tower with random weights; None if the model's shape is unknown."""
+    """Measure the speed of the image tower with random weights; None if its shape is unknown."""
     import torch
 
     from eaglenet.core.hardware import best_device
@@ -152,7 +152,7 @@ def frames_per_second(card: ModelCard) -> float | None:
 
 
 def _download(name: str, licence: str | None) -> None:
-    from eaglenet.encoders.catalogue import ACCEPTED, CARDS, HUB_IDS, ST_PREFIX
+    from eaglenet.encoders.catalogue import CARDS, HUB_IDS, LICENCE_VARIABLE, ST_PREFIX
     from eaglenet.encoders.hub import exact_name, find_hub_folder, find_snapshot, split_st_name
 
     identifier = HUB_IDS.get(name, name)
@@ -164,7 +164,7 @@ def _download(name: str, licence: str | None) -> None:
     if card is not None:
         print(f"{identifier}: {card.bytes_on_disk / 1e9:.1f} GB, licence {card.licence}")
     if licence is not None:
-        os.environ[ACCEPTED] = licence
+        os.environ[LICENCE_VARIABLE] = licence
     if identifier.startswith(ST_PREFIX):
         folder = find_snapshot(split_st_name(identifier)[0])
     else:

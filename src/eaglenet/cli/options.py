@@ -27,7 +27,7 @@ check    function that refuses a wrong value before the command begins
 
 A ``tuple[X, ...]`` becomes a repeatable option. A field that is itself a dataclass is expanded. A
 parameter ``Annotated[dict[str, Any], SomeDataclass]`` receives a dictionary of field values, for a
-dataclass that options alone cannot fill. Modules with such dataclasses must be quick to import: no
+dataclass that options alone cannot fill. Modules with such dataclasses must import quickly, without
 torch.
 """
 
@@ -157,21 +157,35 @@ def root_setting(root: str) -> list[str]:
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
+    """Print a table; without lines and with one line per row where no terminal shows it."""
+    if not sys.stdout.isatty():
+        print("\n".join([title, *_plain_rows([header, *cells])]))
+        return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for index, name in enumerate(header):
         table.add_column(
             name.replace(" ", "\n"), justify="left" if index == 0 else "right", no_wrap=True
         )
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console = Console()
     # A wrapped line is better than a number truncated to "13...".
     console.width = max(console.width, Console(width=1000).measure(table).maximum)
     console.print(table)
+
+
+def _plain_rows(rows: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        numbers = map(str.rjust, others, widths[1:])
+        lines.append("  ".join([first.ljust(widths[0]), *numbers]).rstrip())
+    return lines
 
 
 StoreName = Annotated[

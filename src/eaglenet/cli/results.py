@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 KIND_LABELS = {"text": "text", "description": "shows"}
 """Labels of transcript lines by kind; all other kinds are speech."""
 MAX_TITLE = 200
-"""Characters of a query printed above its table."""
+"""Maximum characters of a query to print above its table."""
 MIN_FILE_COLUMNS = 24
-"""Columns that the file name needs; with fewer, it is printed on its own line."""
+"""Minimum columns for the file name; with fewer, it is printed on its own line."""
 GAP = "  "
 IMAGE_LINES = 8
 """Height of an image in lines."""
@@ -52,7 +52,7 @@ KITTY_CHUNK = 4096
 """Bytes per chunk of kitty's protocol."""
 NUM_COLOURS = 64
 MAX_FOLDER_NAME = 60
-"""Characters of a query in the name of its folder."""
+"""Maximum characters of a query in the name of its folder."""
 
 
 def print_transcripts(console: Console, hits: Iterable[Hit]) -> None:
@@ -267,7 +267,7 @@ def _open_image(content: bytes) -> Image:
 
 
 def detect_images(environment: Mapping[str, str] = os.environ) -> DrawImage | None:
-    """Return the encoder for this terminal's images; None if it does not report support."""
+    """Return the image encoder for this terminal; None if it does not report support."""
     term, program = environment.get("TERM", ""), environment.get("TERM_PROGRAM", "")
     is_kitty = "KITTY_WINDOW_ID" in environment or term in ("xterm-kitty", "xterm-ghostty")
     if is_kitty or "KONSOLE_VERSION" in environment or program == "ghostty":
@@ -280,7 +280,7 @@ def detect_images(environment: Mapping[str, str] = os.environ) -> DrawImage | No
 
 
 def has_sixels(timeout: float = 0.3) -> bool:
-    """Query the terminal's attributes (DA1); attribute 4 means sixels."""
+    """Query the attributes of the terminal (DA1); attribute 4 means sixels."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     try:
@@ -317,7 +317,7 @@ def player_command(path: str, seconds: float) -> list[str] | None:
 
 
 def play(path: str, seconds: float) -> str:
-    """Start a player without waiting for it, and return its name. Images open in the browser."""
+    """Start a player without waiting for it, and return its name; open images in the browser."""
     if not Path(path).exists():
         raise UsageError(f"{path}: cannot be played because it no longer exists")
     command = None if is_image(path) else player_command(path, seconds)

@@ -282,7 +282,7 @@ def make_queries(
 
 
 def _clip_title(engine: Engine, query: AnyQuery) -> str:
-    """Name the clip of ``--similar`` by file and time, as ids say little to people."""
+    """Return the file and time of the clip of ``--similar``, because ids mean little to people."""
     if not isinstance(query, Query) or query.clip_id is None:
         return ""
     clip, files = engine.clip(query.clip_id)
@@ -406,7 +406,7 @@ def _report(
         moments = save_hits(
             engine, results, output.save_clips, padding=output.padding, form=output.save_as
         )
-    # Before files are written, which may fail.
+    # Printed before files are written, which may fail.
     if output.as_json:
         _print_json(results, moments, is_list=is_list)
     else:
@@ -499,12 +499,12 @@ def _print_notes(
     elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
         print_line(NO_TRANSCRIPTS, is_error=True)
     elif not as_json:
-        # Of several queries with different dates, the one that searches most.
+        # Several queries may have different dates: report the one that searches most.
         num_searched = max(engine.num_searched(result.query, options) for result in results)
-        share = "" if num_searched == num_clips else f"{num_searched:,} of "
+        part = "" if num_searched == num_clips else f"{num_searched:,} of "
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
-        print_line(f"searched {share}{clips} in {store}{note}", is_error=True)
+        print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
     if not as_json and len(results) == 1:
         _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
@@ -531,9 +531,7 @@ def _print_notes(
 
 
 def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
-    """Say that paths contain the text of a query without a likely hit."""
-    from eaglenet.search.options import Filters
-
+    """Print a hint if paths contain the text of a query that has no likely hit."""
     text = result.query.text if isinstance(result.query, Query) else None
     is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
     if not text or is_found or options.filters or any(char in text for char in "*?["):
@@ -585,8 +583,6 @@ def highlights(
     from eaglenet.search.engine import Engine
     from eaglenet.search.highlights import find_highlights
     from eaglenet.search.hits import SearchResult
-    from eaglenet.search.options import SearchOptions
-    from eaglenet.search.query import Query
 
     engine = Engine.open(store)
     hits = find_highlights(engine, k, filters)

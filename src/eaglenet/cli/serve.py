@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from eaglenet.cli.options import StoreName
-from eaglenet.cli.terminal import end_short_command, print_line
+from eaglenet.cli.terminal import end_process, print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.settings import option
 
@@ -72,13 +72,13 @@ def serve(
     ),
 ) -> None:
     """Serve a search page and an HTTP API."""
-    # Threads that spin while they wait block working threads: on a busy machine a query took ten
-    # times as long. Torch reads this when it is imported.
+    # Threads that spin while they wait slow down others: on a busy machine, a query took ten times
+    # as long. Torch reads this variable when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from eaglenet.search.engine import Engine
     from eaglenet.serve.app import run, run_app
     from eaglenet.serve.settings import Settings, is_local_host, read_settings
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     if save_folder is not None and not agents:
         raise UsageError("--save-folder is for assistants; add --agents")
@@ -163,10 +163,10 @@ def mcp(
         try:
             await serve_stdio(engine, save_folder)
         except asyncio.CancelledError:
-            # A thread that waits for standard input would keep the process.
+            # A thread that reads standard input would keep the process alive.
             print_line("interrupted", is_error=True)
-            end_short_command(INTERRUPTED)
+            end_process(INTERRUPTED)
 
     asyncio.run(run(Engine.open(store, model, device)))
     # Clients wait for the end of the process, and kill it after a few seconds.
-    end_short_command(0)
+    end_process(0)

@@ -34,7 +34,7 @@ class TableFormat(StrEnum):
 def info(store: StoreName, as_json: AsJson = False) -> None:
     """Show the numbers of clips, files and hours, the model, search method and size."""
     from eaglenet.search.engine import Engine
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     local_store = open_store(store)
     rows = local_store.files()
@@ -99,7 +99,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 def files(store: StoreName, as_json: AsJson = False) -> None:
     """List indexed files, and skipped files with the reason."""
     from eaglenet.indexing.report import DAMAGED
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     rows = sorted(open_store(store).files(), key=lambda row: row.path)
     if as_json:
@@ -178,7 +178,7 @@ def recall(
 ) -> None:
     """Measure recall and speed of the approximate shortlist against the exact one."""
     from eaglenet.search.shortlist import measure_recall
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     result = measure_recall(open_store(store), k=k, num_queries=queries)
     print_record(
@@ -193,7 +193,7 @@ def recall(
 @store.command()
 def verify(store: StoreName, as_json: AsJson = False) -> None:
     """Verify the checksums of a store, and report what is damaged."""
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     counts = open_store(store).verify()
     clips, files = pluralize(counts.clips, "clip"), pluralize(counts.files, "file")
@@ -203,7 +203,7 @@ def verify(store: StoreName, as_json: AsJson = False) -> None:
 @store.command()
 def repair(store: StoreName, as_json: AsJson = False) -> None:
     """Rebuild a damaged store from its intact parts."""
-    from eaglenet.store.kinds import kind_of, open_store
+    from eaglenet.store.store import kind_of, open_store
 
     result = kind_of(store).repair(store)
     if as_json:
@@ -217,7 +217,7 @@ def repair(store: StoreName, as_json: AsJson = False) -> None:
 
 
 def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
-    """Print files that lost clips, and the command that indexes them again."""
+    """Print files that lack clips, and the command that indexes them again."""
     print_line(f"{pluralize(len(paths), 'file')} must be indexed again:", is_error=True)
     for path in paths[:FILES_SHOWN]:
         print_line(f"  {path}", is_error=True)
@@ -234,7 +234,7 @@ def _print_incomplete(store: Store, paths: Sequence[str]) -> None:
 def upgrade(store: StoreName) -> None:
     """Convert a store of an earlier version; the old store stays beside it."""
     from eaglenet.indexing.maintenance import upgrade_store
-    from eaglenet.store.kinds import open_store
+    from eaglenet.store.store import open_store
 
     result = upgrade_store(store)
     print_line(f"{store} is up to date: {pluralize(result.clips, 'clip')}")

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 import types
 from importlib import import_module
 from typing import Any, ClassVar, NoReturn
@@ -88,8 +89,15 @@ def import_torch() -> None:
         import_module("torch._prims.rng_prims")
 
 
-def end_short_command(code: int) -> NoReturn:
-    """Exit without the teardown of torch, which takes 0.3 s; flushes output and logs."""
+def end_process(code: int, error: BaseException | None = None) -> NoReturn:
+    """Exit without the teardown of torch, which takes 0.3 to 0.7 s; flushes output and logs.
+
+    ``error`` ended the command: generators that it left unfinished are closed, which ends what they
+    started.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

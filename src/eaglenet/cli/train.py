@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,9 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.core.errors import UsageError, shell_quote
-from eaglenet.core.progress import show_progress
+from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.registry import imported_modules
-from eaglenet.core.settings import option
+from eaglenet.core.settings import differences, option, to_plain
 from eaglenet.core.text import escape_line, pluralize
 from eaglenet.models.files import WHOLE_MODEL
 
@@ -64,32 +65,35 @@ def train(
     epoch that is best on the validation split. To train a finished run longer, repeat the command
     with a larger --set training.epochs=N.
     """
-    from eaglenet.research.experiments.runs import find_result
-    from eaglenet.research.experiments.runs import train as run_training
-    from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
-    from eaglenet.research.training.checkpoint import parse_boards
-
-    boards = parse_boards(log)
-    if name in TOWER_RECIPES:
-        if data or tower or protocol or variants or root:
-            raise UsageError(f"{name} trains towers; use only --set (docs/how-to/make_small.md)")
-        model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
-        print(
-            f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
-            f"--model {shell_quote(model)}"
-        )
-        return
-    # A dry run reports a missing root together with all other problems.
-    root_settings = [f"data.root={root}"] if dry_run and root else root_setting(root)
-    _, experiment = find_experiment(name, data, tower, protocol, variants)
-    experiment = experiment.override([*root_settings, *(settings or [])])
-    if dry_run:
-        if find_result(experiment, output.expanduser()) is not None and not as_json:
-            print(f"{output} is already finished: this command would train nothing")
-        dry_run_experiment(experiment, device, as_json)
-        return
     is_main = os.environ.get("RANK", "0") == "0"
     with show_progress(quiet=as_json or not is_main) as announce:
+        with activity("loading PyTorch"):
+            from eaglenet.research.experiments.runs import find_result
+            from eaglenet.research.experiments.runs import train as run_training
+            from eaglenet.research.small.run import TOWER_RECIPES, train_pairs
+            from eaglenet.research.training.checkpoint import parse_boards
+
+        boards = parse_boards(log)
+        if name in TOWER_RECIPES:
+            if data or tower or protocol or variants or root:
+                raise UsageError(
+                    f"{name} trains towers; use only --set (docs/how-to/make_small.md)"
+                )
+            model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
+            print(
+                f"the model is in {model}; next: eaglenet index FOLDER --store NEW "
+                f"--model {shell_quote(model)}"
+            )
+            return
+        # A dry run reports a missing root together with all other problems.
+        root_settings = [f"data.root={root}"] if dry_run and root else root_setting(root)
+        _, experiment = find_experiment(name, data, tower, protocol, variants)
+        experiment = experiment.override([*root_settings, *(settings or [])])
+        if dry_run:
+            if find_result(experiment, output.expanduser()) is not None and not as_json:
+                print(f"{output} is already finished: this command would train nothing")
+            dry_run_experiment(experiment, output.expanduser(), device, as_json)
+            return
         run = run_training(
             experiment,
             output,
@@ -133,13 +137,14 @@ def print_result(run: Run, output: Path) -> None:
         print("  search with it: eaglenet index FOLDER --store NEW --model", model)
 
 
-def dry_run_experiment(experiment: Experiment, device: str, as_json: bool) -> None:
-    """Check an experiment without decoding or training, and print a summary or its problems."""
+def dry_run_experiment(experiment: Experiment, output: Path, device: str, as_json: bool) -> None:
+    """Check an experiment without training, and print a summary or its problems."""
     from eaglenet.research.experiments.build import check_experiment
+    from eaglenet.research.experiments.runs import frames_folder
     from eaglenet.research.training.distributed import join
 
     with join(device) as world:
-        check = check_experiment(experiment, world)
+        check = check_experiment(experiment, world, frames_folder(output))
     if not world.is_main:
         return
     if as_json:
@@ -166,9 +171,9 @@ def summary(experiment: Experiment, check: ExperimentCheck, device: str) -> list
     for split, counts in check.data.items():
         lines.append(f"{split}: {split_line(counts)}")
         lines += [f"{split}: {warning}" for warning in few_videos(counts["videos_found"])]
-    lines.append(str(check.estimate))
+    lines.append(check.cost)
     seconds = getattr(check.estimate, "seconds", 0.0)
-    is_frozen = bool(getattr(check.estimate, "preparation", ""))
+    is_frozen = experiment.encoder.kind == "features"
     is_slow = device == "cpu" and seconds > LONG_SECONDS
     if is_slow and choice.dataset == "folder" and not is_frozen:
         lines.append("faster: --tower small-frozen encodes the videos once and trains only a head")
@@ -263,7 +268,8 @@ def axes_lines(axes: dict[str, Any]) -> list[str]:
     lines = ["eaglenet train METHOD --data NAME --tower NAME --protocol NAME --variant NAME=VALUE"]
     approximate = ", ".join(name for name in axes["methods"] if METHODS[name].is_approximate)
     lines += ["", f"METHOD (approximate, from abstracts: {approximate})"]
-    lines += _wrap_names(axes["methods"])
+    names = textwrap.wrap(", ".join(axes["methods"]), 94, break_on_hyphens=False)
+    lines += [f"  {line}" for line in names]
     data = {
         name: f"{entry['title']}: {_list_towers(entry['towers'])}"
         for name, entry in axes["data"].items()
@@ -296,18 +302,8 @@ def _list_towers(towers: Iterable[str]) -> str:
     return ", ".join(names if is_special else [names[0], "any pretrained", *special_names])
 
 
-def _wrap_names(names: Iterable[str], width: int = 96) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        ", ".join(names), width, initial_indent="  ", subsequent_indent="  ",
-        break_on_hyphens=False,
-    )  # fmt: skip
-
-
 def difference_lines(experiment: Experiment) -> list[str]:
     """List the settings that differ from the defaults of the method and of training, and notes."""
-    from eaglenet.core.settings import differences, to_plain
     from eaglenet.methods import METHODS
     from eaglenet.research.data.sources import DataChoice
     from eaglenet.research.training.config import TrainingConfig

@@ -58,7 +58,6 @@ from eaglenet.store import repair, transcripts
 from eaglenet.store.database import read_bank
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import STORES
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
@@ -72,11 +71,12 @@ from eaglenet.store.records import (
     Verified,
 )
 from eaglenet.store.segments import checksums_of
+from eaglenet.store.store import STORES
 
 logger = logging.getLogger(__name__)
 
 FRESH_SECONDS = 2.0
-"""Seconds for which a read of ``store.json`` is reused, because each read is a request."""
+"""Seconds for which the tag of ``store.json`` is reused, because reading it takes a request."""
 ATTEMPTS = 5
 COPY_CLIPS = 4096
 COPY_LINES = 10_000
@@ -124,7 +124,7 @@ class BucketStore:
         if manifest is None or cls.exists(location):
             stored_manifest = cls.open(location).manifest
             if manifest is not None:
-                # Before taking the lease, so that it is refused even while another writer works.
+                # Checked before the lease is taken, so that it fails even if another writer works.
                 stored_manifest.require_same(manifest, folder.url)
         with storage_errors(), hold_lease(folder) as lease:
             head = read_head(folder)
@@ -136,7 +136,7 @@ class BucketStore:
             elif manifest is not None:
                 head.manifest.require_same(manifest, folder.url)
                 head = replace(head, manifest=head.manifest.with_roots(manifest.roots))
-            # Even without changes, so that commits of a writer that lost its lease fail.
+            # Written even without changes, so that commits of a writer that lost its lease fail.
             yield BucketWriter(folder, head.write(folder), lease)
 
     def files(self) -> list[IndexedFile]:
@@ -308,7 +308,7 @@ class BucketWriter:
             logger.warning("%s; the next run removes the unused object", error)
 
     def _remove_unknown(self) -> None:
-        """Remove objects that killed writers left behind."""
+        """Remove objects of interrupted writers, which no recent version lists."""
         current_names = self.head.names | self._previous_names
         with storage_errors():
             names = [
@@ -345,7 +345,7 @@ class BucketWriter:
         return incomplete
 
     def repair(self) -> Repaired:
-        """Make the local copy again; rewrite the store without damaged objects."""
+        """Rebuild the local copy; if objects are damaged, rewrite the store without them."""
         damaged_chunks = {part: self._damaged_chunks(part) for part in PARTS}
         with self.mirror.lock():
             self.mirror.drop()
@@ -413,7 +413,7 @@ def storage_errors() -> Iterator[None]:
 def _append_operation(
     folder: ObjectFolder, head: Head, operation: Operation
 ) -> tuple[Head, Operation]:
-    """Upload an operation; return the head to publish, and the operation as in the log."""
+    """Upload an operation; return the head to publish, and the operation as the log has it."""
     parts = dict(head.parts)
     if isinstance(operation, Changes) and operation.clips:
         batch = ClipBatch.concatenate(operation.clips)
@@ -458,9 +458,9 @@ def _operations_of(
     damaged_chunks: Mapping[str, Sequence[Chunk]],
     counts: Counter[str],
 ) -> Iterator[Operation]:
-    """Yield operations that recreate the store except its files; count clips per content.
+    """Yield operations that recreate the store without its files; count the clips per content.
 
-    The next index run encodes the transcript windows again, which needs no decoding.
+    Transcript windows are left out; the next index run encodes them again, without decoding.
     """
     bank = read_bank(copy.database, copy.manifest)
     if bank is not None:

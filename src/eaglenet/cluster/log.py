@@ -68,8 +68,8 @@ byte would be written and read again almost twice as often."""
 MERGED_BYTES = 64 * 2**20
 """Size from which chunks are no longer merged."""
 THREADS, SPANS_PER_CALL = 8, 16
-"""Threads that read spans, and spans that each reads at a time. The library makes up to ten
-requests of one call in parallel."""
+"""Threads that read spans, and spans per call. The library makes up to ten requests of a call in
+parallel."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +104,21 @@ def length_of(chunks: Chunks) -> int:
 
 
 def append(folder: ObjectFolder, part: str, chunks: Chunks, content: bytes) -> Chunks:
-    """Append content to a file; return its chunks, each of which begins at some append."""
+    """Append content to a file and return its chunks; a chunk begins where an append began."""
     if not content:
         return chunks
-    unmerged = list(chunks)
-    while len(unmerged) >= MERGED_CHUNKS:
-        last = unmerged[-MERGED_CHUNKS:]
+    earlier_chunks = list(chunks)
+    while len(earlier_chunks) >= MERGED_CHUNKS:
+        last = earlier_chunks[-MERGED_CHUNKS:]
         if any(chunk.end - chunk.start > min(MERGED_BYTES, 2 * len(content)) for chunk in last):
             break
         content = b"".join([*(chunk.read(folder) for chunk in last), content])
-        del unmerged[-MERGED_CHUNKS:]
-    start = length_of(tuple(unmerged))
+        del earlier_chunks[-MERGED_CHUNKS:]
+    start = length_of(tuple(earlier_chunks))
     end = start + len(content)
     name = f"{part}/{start:014d}-{end:014d}-{secrets.token_hex(4)}"
     folder.write(name, content)
-    return (*unmerged, Chunk(name, start, end, _hash(content)))
+    return (*earlier_chunks, Chunk(name, start, end, _hash(content)))
 
 
 def read_spans(
@@ -158,10 +158,10 @@ def read_spans(
 class Head:
     """Content of ``store.json``: the manifest of a store, and the chunks of its files.
 
-    id: identifies the files; changes when they are rewritten from the start.
-    version: number of operations in the log, over all ids.
+    id: identifies the files; changes when they are rewritten.
+    version: number of operations ever appended, including those before a rewrite.
     is_finished: True if nothing was stored since the last ``finish``.
-    tag: tag of the object that this was read from.
+    tag: tag of the object from which this was read.
     """
 
     id: str
@@ -239,18 +239,21 @@ FRAME = struct.Struct("<QI")
 
 @dataclass(frozen=True)
 class SetHubness:
+    """Operation that replaces or removes the hubness bank."""
+
     bank: HubnessBank | None
 
 
 @dataclass(frozen=True)
 class Finish:
-    pass
+    """Operation that removes unneeded clips and reclaims space, as ``Writer.finish`` does."""
 
 
 Operation = Changes | SetHubness | Finish
 
 
 def encode(operation: Operation) -> bytes:
+    """Encode an operation for the log: length, checksum, and arrays with a JSON header."""
     header: dict[str, Any] = {"kind": type(operation).__name__}
     arrays: dict[str, Any] = {}
     if isinstance(operation, SetHubness) and operation.bank is not None:
@@ -364,7 +367,7 @@ class Lease:
                 content, tag = b"", None
             if tag is not None and tag != first_tag:
                 if first_tag is not None:
-                    raise self._held_error(content)  # It was renewed meanwhile.
+                    raise self._held_error(content)  # Its holder has renewed it.
                 first_tag, watch_start = tag, time.monotonic()
                 logger.warning(
                     "%s: checking whether %s is alive", self.folder.url, _holder(content)

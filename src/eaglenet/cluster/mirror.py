@@ -1,7 +1,7 @@
 """Local copy of a store on object storage: a local store to which the log is applied.
 
-The copy contains everything but features and thumbnails, which are read from object storage when
-needed. It is a cache: a damaged or outdated copy is made again.
+The copy contains everything except features and thumbnails, which are read from object storage when
+needed. It is a cache: a damaged or outdated copy is rebuilt.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
 from eaglenet.core.platform import CACHE_VARIABLE, cache_folder, disk_bytes
 from eaglenet.store.codes import Codes
 from eaglenet.store.database import Database, create, read_manifest
-from eaglenet.store.disk import DamageError, damage
+from eaglenet.store.disk import DATABASE, DamageError, damage
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, Features
-from eaglenet.store.schema import DATABASE
 from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
@@ -135,11 +134,11 @@ class Mirror:
         name = hashlib.blake2b(folder.url.encode(), digest_size=12).hexdigest()
         self.path = cache_folder() / "stores" / name
         self.last_read: tuple[float, str | None] | None = None
-        """Time of the last read of the head, and its tag; None: read again."""
+        """Time of the last read of the head, and its tag; None if it must be read again."""
 
     @property
     def file_id(self) -> Hashable:
-        """Identity of the database file; changes when the copy is made again."""
+        """Identity of the database file; changes when the copy is rebuilt."""
         try:
             status = os.stat(self.path / DATABASE)
         except FileNotFoundError:
@@ -164,9 +163,9 @@ class Mirror:
     def writer(self, head: Head) -> Iterator[MirrorWriter]:
         """Yield a writer of the copy, updated to the log of ``head``. The caller holds the lock.
 
-        The copy is newer if another process has read a newer head.
+        If another process has read a newer head, the copy contains more operations.
         """
-        self._make_room(head)
+        self._evict_copies(head)
         for attempt in (1, 2):
             try:
                 writer = self._update(head)
@@ -225,8 +224,8 @@ class Mirror:
             logger.warning("the local copy of %s is damaged; rebuilding it", self.remote.url)
             self.drop()
 
-    def _make_room(self, head: Head) -> None:
-        """Remove copies of other stores, the least recently used first."""
+    def _evict_copies(self, head: Head) -> None:
+        """Remove copies of other stores until this one fits, the least recently used first."""
         size = max(length_of(head.parts["log"]), _size(self.path))
         if size > cache_bytes():
             raise StoreError(
@@ -240,7 +239,7 @@ class Mirror:
         for path in sorted(others, key=lambda path: path.stat().st_mtime):
             if sum(sizes.values()) + size <= cache_bytes():
                 return
-            # Skip copies that are being updated.
+            # Skips copies that are being updated.
             with suppress(LockHeldError), hold_lock(_lock_of(path)):
                 logger.info("removing the local copy %s to make room", path)
                 shutil.rmtree(path, ignore_errors=True)
@@ -255,7 +254,7 @@ def cache_bytes() -> int:
 
 
 def _lock_of(path: Path) -> Path:
-    """Return the lock file, which is beside the folder so that it survives its removal."""
+    """Return the lock file of a copy; it is beside the folder and survives the folder's removal."""
     return path.with_name(f"{path.name}.lock")
 
 
@@ -272,8 +271,8 @@ def merge_operations(
 ) -> Iterator[tuple[Position, Operation]]:
     """Merge consecutive changes, so that many small commits cost as little as a few large ones.
 
-    A commit removes before it adds, so changes that remove anything are not merged. Neither are
-    windows, because new lines of their source replace them.
+    Changes that remove anything are not merged, because a commit removes before it adds. Neither
+    are changes with windows, because new lines of a source remove its windows.
     """
     open_entry: tuple[Position, Changes] | None = None
     for position, operation in operations:
@@ -304,7 +303,7 @@ def merge_operations(
 
 
 class MirrorStore(LocalStore):
-    """Copy opened for reading; features and thumbnails come from object storage."""
+    """Copy that is open for reading; features and thumbnails come from object storage."""
 
     def __init__(self, mirror: Mirror, head: Head) -> None:
         self.mirror = mirror
@@ -317,7 +316,7 @@ class MirrorStore(LocalStore):
 
     @property
     def is_replaced(self) -> bool:
-        """True if the copy was made again after it was opened."""
+        """True if the copy was rebuilt after it was opened."""
         return self.mirror.file_id != self.database.opened_file
 
     def _read_manifest(self) -> Manifest:
@@ -329,9 +328,11 @@ class MirrorStore(LocalStore):
         return snapshot
 
     def _make_snapshot(
-        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+        self, version: int, segments: Sequence[Segment], hidden_clip_ids: NDArray[np.int64]
     ) -> BucketSnapshot:
-        return BucketSnapshot(self.mirror, self.head, self.database, version, segments, hidden)
+        return BucketSnapshot(
+            self.mirror, self.head, self.database, version, segments, hidden_clip_ids
+        )
 
 
 class BucketSnapshot(Snapshot):
@@ -344,9 +345,9 @@ class BucketSnapshot(Snapshot):
         database: Database,
         local_version: int,
         segments: Sequence[Segment],
-        hidden: NDArray[np.int64],
+        hidden_clip_ids: NDArray[np.int64],
     ) -> None:
-        super().__init__(database, head.manifest, head.version, segments, hidden)
+        super().__init__(database, head.manifest, head.version, segments, hidden_clip_ids)
         self.mirror = mirror
         self.head = head
         self._local_version = local_version
@@ -357,7 +358,7 @@ class BucketSnapshot(Snapshot):
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        """Turn damage into ``OutdatedError``, and drop a damaged copy, which is then made again."""
+        """Turn damage into ``OutdatedError``, and remove a damaged copy, so that it is rebuilt."""
         try:
             yield
         except (DamageError, MissingObjectError) as error:
@@ -381,12 +382,8 @@ class BucketSnapshot(Snapshot):
         with self._current():
             return super().codes(first, end)
 
-    def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return rows by clip id; -1 if this snapshot has no such clip."""
-        return self._rows_of_clips(clip_ids)
-
     def pointers_at(self, rows: NDArray[np.int64]) -> NDArray[np.void]:
-        """Return the positions of features and thumbnails of clips, and their checksums."""
+        """Return the pointers of clips to their features and thumbnails."""
         pointers = np.empty(len(rows), POINTER)
         with self._current():
             for segment, indices, inside in self._by_segment(rows):

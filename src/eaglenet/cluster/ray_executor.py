@@ -1,7 +1,7 @@
 """Executor on a Ray cluster. The only module that imports ray.
 
-Workers are actors with a model and a sandboxed decoder process. They return features, about 25 KB
-per clip, instead of frames, 1.8 MB. Only the driver writes to the store, so a lost worker or
+Workers are actors with a model and a sandboxed decoder process. They return features (about 25 KB
+per clip) instead of frames (1.8 MB). Only the driver writes to the store, so a lost worker or
 machine leaves nothing behind; its work goes to another worker.
 """
 
@@ -56,19 +56,21 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 logger = logging.getLogger(__name__)
 
 MAX_CALL = 32
-"""Most clips per call."""
+"""Maximum clips per call."""
 FIRST_CALL = 8
 """Clips per call until the speed of the workers is known."""
 MIN_CALL = 4
 CALL_SECONDS = 15.0
-"""Target time per call; at the end of a run, workers wait this long for others."""
+"""Target time per call; at the end of a run, workers are idle for up to this time."""
 FILES_PER_CALL = 4
 WORKERS_PER_INSPECTOR = 8
-"""Encoders per inspector, which mostly waits for the disk."""
+"""Number of encoding workers per inspector; an inspector mostly waits for the disk."""
 CONNECT_TIMEOUT = 5.0
-"""Seconds for a cluster to accept a connection; Ray itself would try for minutes."""
+"""Seconds in which a cluster must accept a connection; Ray itself would try for minutes."""
 CAPABILITY_TIMEOUT = 60.0
-"""Seconds for all machines to report their capabilities; each starts a process for it."""
+"""Seconds in which all machines must report their capabilities; each starts a process for it."""
+PREFETCH = 4
+"""Requests that a persistent process reads ahead."""
 CLIENT_PORT = 10001
 """Default port of ``ray://HOST``."""
 SETTINGS = b"\0\0\0\4" + bytes(5)
@@ -79,7 +81,7 @@ STORAGE_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
 
 
 class CallSizer:
-    """Number of clips for the next call, adapted to the speed of the workers."""
+    """Adapts the number of clips per call to the speed of the workers."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.workers = workers
@@ -135,14 +137,12 @@ class PersistentProcess(Generic[Request, Result]):
         work: Callable[[Request], Result],
         budget: Budget[Request],
         access: Access[Request, Result] | None = None,
-        *,
-        prefetch: int = 4,
     ) -> None:
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         requests: Iterator[Request] = iter(self._requests.get, None)
         # With two workers, each could wait for the other.
         self._outcomes = map_ahead(
-            work, requests, workers=1, prefetch=prefetch, budget=budget, access=access
+            work, requests, workers=1, prefetch=PREFETCH, budget=budget, access=access
         )
 
     def __call__(
@@ -179,7 +179,7 @@ class RayExecutor:
             raise UsageError("int8 is for CPUs; use --precision bf16, or --gpus-per-worker 0")
 
     def inspect(
-        self, files: Sequence[CandidateFile], known: frozenset[str]
+        self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
         self._connect(self.settings.cluster)
         ray, settings = self._ray, self.settings
@@ -188,7 +188,7 @@ class RayExecutor:
         arguments = (
             storage_variables(),
             settings.manifest.splitting,
-            ray.put(known),
+            ray.put(known_contents),
             settings.limits,
         )
         pool: WorkerPool[Sequence[CandidateFile], list[Inspection]] = WorkerPool(
@@ -382,12 +382,12 @@ class _Inspector:
         self,
         storage: Mapping[str, str],
         splitting: Splitting,
-        known: frozenset[str],
+        known_contents: frozenset[str],
         limits: Limits,
     ) -> None:
         os.environ.update(storage)
-        work = partial(inspect, splitting=splitting, known=known)
-        access = inspection_access(splitting, known)
+        work = partial(inspect, splitting=splitting, known_contents=known_contents)
+        access = inspection_access(splitting, known_contents)
         self._inspect = PersistentProcess(work, inspection_budget(limits), access)
 
     def is_ready(self) -> bool:
@@ -412,7 +412,7 @@ class _Encoder:
         os.environ.update(storage)
         torch.set_num_threads(1)
         method = method.to("cuda") if on_gpu else method
-        self._encoding = ClipEncoding(method, manifest, 1, limits, precision)
+        self._encoding = ClipEncoding(method, manifest, precision)
         splitting = manifest.splitting
         work = partial(
             decode_clips,

@@ -1,10 +1,10 @@
-"""Front of several shards: requests shortlists from all of them and merges them.
+"""Front of several shards: requests a shortlist from each of them and merges the shortlists.
 
-For a store that is searched by codes, it requests the nearest codes. The candidates of all shards
-together equal those of a single machine, and are ranked in the same way.
+For a store that is searched by codes, it requests the nearest codes instead. The candidates of all
+shards together equal those of a single machine, and are ranked in the same way.
 
-A shard that does not answer in time, or answers with invalid data, is left out, and results say so.
-It is probed in the background until it answers.
+A shard that does not answer in time, or answers with invalid data, is left out, which results
+report. It is probed in the background until it answers.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SHARD_TIMEOUT = 2.0
 PROBE_SECONDS = 1.0
 """Seconds between probes of a shard that is left out."""
 START_TIMEOUT = 60.0
-"""Seconds that a front waits for shards which start at the same time."""
+"""Seconds that a front waits for shards that start at the same time."""
 MAX_ANSWER = 64 * 2**20
 """Maximum bytes of an answer."""
 ANSWER_BYTES = 64 * 1024
@@ -76,11 +76,11 @@ RECENT_SECONDS = 3.0
 VECTOR_BYTES = 128 * 1024
 """Bytes of vectors per request; shards accept bodies of up to twice that."""
 CODED_QUERIES = 8
-"""Queries by codes per request; a shard scans them one by one within the timeout."""
+"""Queries by codes per request; a shard must scan them one after the other within the timeout."""
 CANDIDATES = 2**19
 """Candidates of all queries of a request, which limits the size of the answer."""
 THREADS = 4
-"""Threads per shard, so that a request that hangs does not block others."""
+"""Threads per shard: a request that hangs must not block others."""
 
 Answer = TypeVar("Answer")
 
@@ -149,7 +149,7 @@ class RemoteShard:
             self.record(failure)
             raise failure from error
         except OtherVersionError:
-            raise  # The caller decides whether the shard or the front is at fault.
+            raise  # The caller decides whether the shard or the front is outdated.
         except ShardFailureError as failure:
             self.record(failure)
             raise
@@ -290,7 +290,7 @@ class ShardScan:
         }
         version = query.body["version"]
         if version_errors and is_search and self._outdated_version != version:
-            # The front may be outdated. Only once per version, because the shard may be at fault.
+            # The front may be outdated. Raised once per version: afterwards the shard is to blame.
             self._outdated_version = version
             raise OutdatedError("the store changed during the search; search again")
         for future, error in version_errors.items():
@@ -369,7 +369,7 @@ class ShardScan:
             time.sleep(PROBE_SECONDS / 4)
 
     def _probe(self) -> None:
-        """Send shards that are left out a small query until they answer."""
+        """Send a small query to each shard that is left out, until it answers."""
         probes: dict[RemoteShard, Future[Any]] = {}
         while not self._stop.wait(PROBE_SECONDS):
             for shard in self.shards:

@@ -42,8 +42,8 @@ from eaglenet.store.snapshot import OutdatedError, Snapshot
 
 MAX_QUERIES = 64
 MAX_WIDTH = 3 * MAX_RESULTS
-"""Longest shortlist: twice the results, because duplicates are removed, and the clips beside one
-that is searched with."""
+"""Maximum length of a shortlist: twice the results, because near copies are left out of the hits,
+and once more for the clips of query files, which are left out too."""
 MAX_CANDIDATES = 2**22 + CANDIDATES_PER_RESULT * MAX_WIDTH
 SCAN_PATH = "/shard/scan"
 NEAR_PATH = "/shard/near"
@@ -82,10 +82,11 @@ class NearRequest(ShardRequest):
 
 
 Lists = dict[str, list[dict[str, str]]]
-"""Answer of a shard: ``lists`` with one dictionary of arrays per query, best rows first.
+"""Answer of a shard: ``lists`` with one dictionary of arrays per query.
 
-``scan``: ``rows`` (int64) and ``cosines`` (float32). ``near``: ``rows``, ``distances`` (uint16) and
-``scores`` (int32), for large stores also ``prefix_distances`` and ``prefix_counts``.
+``scan``: ``rows`` (int64) and ``cosines`` (float32), best first. ``near``: ``rows`` in ascending
+order, ``distances`` (uint16) and ``scores`` (int32); for large stores also ``prefix_distances`` and
+``prefix_counts``.
 """
 
 
@@ -160,7 +161,7 @@ def _check_rows(rows: NDArray[Any], bounds: tuple[int, int], count: int) -> None
 OTHER_VERSION = "other_version"
 """Error code for a version of the store that the shard does not have."""
 OPEN_VERSIONS = 2
-"""Versions that stay open, because a front may still use the previous one."""
+"""Number of versions that stay open; a front may still use the previous one."""
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -178,7 +179,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 def shard_token(token: str, shard: tuple[int, int]) -> str:
     """Derive the token of one shard from that of the service, which is never sent to a shard.
 
-    So a hostile server at the address of a shard cannot learn the token of the service or of
+    A hostile server at the address of a shard therefore cannot learn the token of the service or of
     another shard. Front and shard derive it from the same ``EAGLENET_TOKEN``.
     """
     name = f"eaglenet shard {shard[0]} of {shard[1]}"
@@ -195,7 +196,7 @@ class Shard:
         self._snapshots: tuple[Snapshot, ...] = ()
 
     def snapshot(self, version: int | None = None) -> Snapshot:
-        """Return a version, by default the newest; raise a :class:`Problem` if it is not there.
+        """Return a version, by default the newest; raise a :class:`Problem` if it does not exist.
 
         Requests for open versions do not wait while a newer one is opened.
         """

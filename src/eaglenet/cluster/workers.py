@@ -21,14 +21,14 @@ from eaglenet.video.pool import Failure, Success
 logger = logging.getLogger(__name__)
 
 DEPTH = 2
-"""Items per worker, so that the next one is there when one is finished."""
+"""Items assigned to each worker at a time, so that none waits for its next item."""
 ATTEMPTS = 8
-"""Workers that may be lost with an item before the item fails."""
+"""Number of workers that must be lost with an item for the item to fail."""
 MAX_FAILED_STARTS = 8
-"""Consecutive workers that may be lost before they are ready."""
+"""Consecutive workers that must be lost before they are ready for the run to fail."""
 POLL_SECONDS = 0.2
 START_TIMEOUT = 30.0
-"""Seconds without a ready worker until a warning; also the time to wait for the item reader."""
+"""Seconds without a ready worker until a warning; also how long to wait for the item reader."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -4,8 +4,8 @@
     server.ask("Describe the image.", "", jpeg, schema, timeout=20)   # a JSON object
 
 The user chooses the address; replies are untrusted. Redirects are not followed, and proxies are not
-used. A reply has a size limit and one deadline, from the lookup of the host to the last byte, so
-that a server that sends its bytes slowly costs no more than one that is silent.
+used. A reply has a size limit and one deadline, from the lookup of the host to the last byte, so a
+server that sends its reply slowly holds up the caller no longer than one that sends nothing.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from eaglenet.core.errors import EagleNetError, UsageError
 MAX_REPLY = 2**18
 """Maximum bytes of a reply."""
 MAX_EXCERPT = 200
-"""Characters of a server's own error message that are shown."""
+"""Characters shown of a server's error message."""
 MAX_TOKENS = 2048
-"""Tokens per reply; models that reason use most of them before they answer."""
+"""Tokens per reply; reasoning models use most of them before they answer."""
 MODELS_TIMEOUT = 10.0
-"""Seconds for the list of models."""
+"""Seconds allowed for the list of models."""
 KEY_VARIABLE = "EAGLENET_CHAT_KEY"
 
 
 class ChatError(EagleNetError):
-    """The server cannot be used now: not reached, too slow, or it refuses."""
+    """The server cannot be reached, is too slow, or refuses the request."""
 
 
 class ReplyError(ChatError):
-    """The server replied, but not with what was requested."""
+    """The reply of the server is invalid."""
 
 
 class ChatServer:
-    """A server by its address, ``http://HOST:PORT#MODEL``.
+    """A chat server at an address ``http://HOST:PORT#MODEL``.
 
     Without ``#MODEL`` the server must have exactly one model. A key is read from
     ``EAGLENET_CHAT_KEY`` and sent as a bearer token.
@@ -106,16 +106,16 @@ class ChatServer:
         *,
         timeout: float,
     ) -> dict[str, Any]:
-        """Ask about a JPEG; return the object of the reply, which has exactly the schema's keys.
+        """Ask about a JPEG and return the JSON object of the reply.
 
-        The values are those that the server sent: the caller checks them.
+        It has exactly the keys of the schema; the caller must check the values.
         """
         data_url = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
         content = [
             {"type": "text", "text": text},
             {"type": "image_url", "image_url": {"url": data_url}},
         ]
-        question = {
+        request = {
             "model": self.model,
             "messages": [
                 {"role": "system", "content": instructions},
@@ -130,7 +130,7 @@ class ChatServer:
                 "json_schema": {"name": "reply", "strict": True, "schema": dict(schema)},
             },
         }
-        body = json.dumps(question).encode()
+        body = json.dumps(request).encode()
         reply = _parse(self._exchange("POST", "/v1/chat/completions", body, timeout), self.url)
         answer = _answer(reply, self.url)
         if set(answer) != set(schema["properties"]):
@@ -164,10 +164,10 @@ class ChatServer:
             def hang_up() -> None:
                 is_late.set()
                 with contextlib.suppress(OSError):
-                    # Not of the connection, which forgets its socket if the server will close it.
+                    # connection.sock is None if the server has announced to close the connection.
                     socket.socket.shutdown(channel, socket.SHUT_RDWR)
 
-            # A timeout of a socket begins again with every byte.
+            # A socket's own timeout starts again with every byte.
             watchdog = threading.Timer(max(deadline - time.monotonic(), 0.0), hang_up)
             watchdog.daemon = True
             watchdog.start()
@@ -200,16 +200,16 @@ class ChatServer:
 
 
 def _connect(host: str, port: int, deadline: float) -> socket.socket:
-    """Connect to the first address of a host that accepts; each gets its share of the time."""
+    """Connect to the first address of a host that accepts; they share the remaining time."""
     addresses = _resolve(host, port, deadline)
     problem: OSError = OSError("the host has no address")
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        share = (deadline - time.monotonic()) / (len(addresses) - number)
-        if share <= 0:
+        timeout = (deadline - time.monotonic()) / (len(addresses) - number)
+        if timeout <= 0:
             raise TimeoutError
         channel = socket.socket(family, kind, protocol)
         try:
-            channel.settimeout(share)
+            channel.settimeout(timeout)
             channel.connect(address)
             channel.settimeout(max(deadline - time.monotonic(), 0.001))
             return channel
@@ -220,17 +220,17 @@ def _connect(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _resolve(host: str, port: int, deadline: float) -> list[Any]:
-    """Look the addresses of a host up; the system's own limit may be minutes.
+    """Return the addresses of a host, or raise ``TimeoutError`` at the deadline.
 
-    A lookup cannot be cancelled, so that it runs in a thread of its own, which does not keep the
-    program from ending.
+    The system's own limit may be minutes, and a lookup cannot be cancelled. It therefore runs in a
+    daemon thread, which does not delay the exit of the program.
     """
     outcome: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
             outcome.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, ValueError) as error:  # UnicodeError: a label of the name is too long.
+        except (OSError, ValueError) as error:  # UnicodeError: part of the name is too long.
             outcome.put(error)
 
     threading.Thread(target=look_up, name="resolve", daemon=True).start()
@@ -246,7 +246,7 @@ def _resolve(host: str, port: int, deadline: float) -> list[Any]:
 def _parse(content: bytes | str, url: str) -> dict[str, Any]:
     try:
         value = untrusted.parse_json(content)
-    except ValueError:  # Also of bytes that are not UTF-8.
+    except ValueError:  # Includes bytes that are not UTF-8.
         raise ReplyError(f"{url}: the reply is not JSON") from None
     if not isinstance(value, dict):
         raise ReplyError(f"{url}: the reply is not a JSON object")
@@ -254,7 +254,7 @@ def _parse(content: bytes | str, url: str) -> dict[str, Any]:
 
 
 def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """Return the object in a reply, which may have thoughts or a code fence around it."""
+    """Return the JSON object in a reply, without reasoning before it or a code fence around it."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise ReplyError(f"{url}: the reply does not have exactly one choice")
@@ -272,7 +272,7 @@ def _answer(reply: Mapping[str, Any], url: str) -> dict[str, Any]:
 
 def _excerpt(text: str) -> str:
     """Return the first characters of a server's error message, on one line."""
-    text = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MAX_EXCERPT])
+    text = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_EXCERPT])
     return " ".join(text.split())[:MAX_EXCERPT] or "no reason"
 
 

@@ -1,15 +1,15 @@
-"""Confine the current process so that a vulnerability in a decoder has no effect (Linux).
+"""Confinement of the current process, so that a vulnerability in a decoder has no effect (Linux).
 
-    missing = [
+    problems = [
         drop_capabilities(),
         restrict_files(),                       # Landlock: no file, no network, no signals
         restrict_system_calls(threads=False),   # seccomp: a list of allowed system calls
     ]
 
-A confined process computes, reads and writes descriptors that it already has, and ends. It opens no
-file, not even by a path in ``/proc``, and starts no program, process or connection. Each function
-returns None, or the reason why the kernel does not provide it; no root is needed. Import everything
-first, and stay in one thread: Landlock confines only the thread that calls it and its children.
+A confined process can compute, use the descriptors that it has, and exit. It cannot open a file,
+not even by a path in ``/proc``, or start a program, process or connection. Each function returns
+None, or the reason why the kernel does not provide it, and needs no root. Import all modules first,
+and start no thread before: Landlock confines only the thread that calls it and its children.
 
 System call numbers are from the kernel's ``unistd.h`` of x86-64 and of arm64.
 """
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 
 def is_supported() -> bool:
-    """Return whether this system can confine at all; each function says what the kernel lacks."""
+    """Return whether this system has the interfaces used here; the kernel may still lack some."""
     if sys.platform != "linux" or not hasattr(os, "fork"):
         return False
     return hasattr(ctypes.CDLL(None), "prctl")
@@ -41,12 +41,12 @@ _PATH_BENEATH = 1
 _WRITE_FILE, _READ_FILE, _READ_FOLDER, _DEVICE_COMMANDS = 1 << 1, 1 << 2, 1 << 3, 1 << 15
 _ABI_VERSION = 1
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Number of file access rights by the version that added them: refer, truncate, device ioctl."""
+"""Number of file access rights, by the first version that has as many."""
 _NETWORK_SINCE, _SCOPE_SINCE = 4, 6
 
 
 def landlock_version() -> int:
-    """Return the version of Landlock in this kernel; 0 where there is none."""
+    """Return the kernel's version of Landlock; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     version = _system_call(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_ABI_VERSION))
@@ -65,10 +65,10 @@ class FileStatus(NamedTuple):
 
 
 def descriptor_status(descriptor: int) -> FileStatus:
-    """Return the status of an open file, in confined processes too.
+    """Return the status of an open file, in confined processes, too.
 
-    The C libraries between glibc 2.33 and 2.38 ask for it by a system call that takes a path and so
-    tells about every file; a confined process may not make it.
+    ``fstat`` of glibc 2.33 to 2.38 makes a system call that takes a path, so it can inspect any
+    file. A confined process may not make it.
     """
     table = _TABLES.get(platform.machine())
     if sys.platform != "linux" or table is None:
@@ -82,16 +82,15 @@ def descriptor_status(descriptor: int) -> FileStatus:
     (mode,) = struct.unpack_from("=I", content, table.mode_offset)
     (size,) = struct.unpack_from("=q", content, 48)
     times = struct.unpack_from("=6q", content, 72)  # Accessed, modified, changed.
-    modified, changed = (seconds * 10**9 + part for seconds, part in (times[2:4], times[4:6]))
-    return FileStatus(device, inode, mode, size, modified, changed)
+    mtime, ctime = (seconds * 10**9 + rest for seconds, rest in (times[2:4], times[4:6]))
+    return FileStatus(device, inode, mode, size, mtime, ctime)
 
 
 def restrict_files(*, readable: Sequence[str] = (), devices: Sequence[str] = ()) -> str | None:
-    """Refuse every further use of the file system, TCP, and signals to other processes.
+    """Forbid opening files, TCP connections, and signals to other processes.
 
-    Files and folders in ``readable`` can still be read, and ``devices`` used; those that do not
-    exist are left out. Newer versions of Landlock than those known here add rights that stay
-    allowed.
+    Files and folders in ``readable`` can still be read, and ``devices`` used; missing ones are
+    ignored. Rights that newer versions of Landlock add stay allowed.
     """
     version = landlock_version()
     if not version:
@@ -137,7 +136,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def drop_capabilities() -> str | None:
-    """Give up the capabilities of root, if the process has them."""
+    """Drop the capabilities of root, if the process has them."""
     table = _TABLES.get(platform.machine())
     if sys.platform != "linux" or table is None:
         return "capabilities cannot be dropped on this system"
@@ -174,8 +173,8 @@ getegid 108 177, uname 63 160, sysinfo 99 179, prctl 157 167, prlimit64 302 261,
 tgkill 234 131, clone 56 220, clone3 435 435, set_robust_list 273 99, exit 60 93,
 exit_group 231 94, capset 126 91, seccomp 317 277
 """
-"""Allowed calls with their numbers on x86-64 and arm64; -1 where there is none. Hot calls come
-first: the filter compares one after the other. The last two are refused."""
+"""Allowed calls with their numbers on x86-64 and arm64; -1 if there is none. Frequent calls come
+first, since the filter compares one after the other. The last two are refused."""
 
 _DEVICE_CALLS = """
 openat 257 56, open 2 -1, access 21 -1, faccessat 269 48, readlink 89 -1, readlinkat 267 78,
@@ -184,8 +183,8 @@ mlock 149 228, munlock 150 229, memfd_create 319 279, ftruncate 77 46, mbind 237
 get_mempolicy 239 236, set_mempolicy 238 237, sched_setaffinity 203 122, socketpair 53 199,
 fadvise64 221 223, newfstatat 262 79
 """
-"""Further calls of a driver that opens devices. Landlock limits which files the calling thread may
-open; threads that started earlier open what the user may, but create no file."""
+"""Further calls of a driver that opens devices. Landlock limits the files that the calling thread
+may open; threads started earlier may open any file of the user, but create none."""
 
 
 def _numbers(column: int, calls: str = _CALLS) -> dict[str, int]:
@@ -197,7 +196,7 @@ _TABLES = {
     "x86_64": _Table(0xC000_003E, _numbers(1), 24),
     "aarch64": _Table(0xC000_00B7, _numbers(2), 16),
 }
-"""Tables by machine, as ``os.uname`` names it, with the AUDIT_ARCH number of the kernel."""
+"""Tables by ``platform.machine()``, with the kernel's AUDIT_ARCH number."""
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _MASK, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
@@ -205,18 +204,18 @@ _X32_BIT = 0x4000_0000
 _PROT_EXEC = 4
 _MAP_PRIVATE, _MAP_GROWSDOWN = 0x02, 0x100
 _MAP_KIND = 0x0F | _MAP_GROWSDOWN
-"""mmap: shared memory, and stacks that grow, do not count for RLIMIT_DATA."""
+"""mmap: RLIMIT_DATA does not count shared memory and growing stacks."""
 _FILE_COMMANDS = (0, 1, 2, 3, 4, 1030)
-"""fcntl: duplicate, and read or set flags. F_SETOWN would send signals to other processes."""
+"""fcntl: duplicate, and read or set flags. F_SETOWN could signal other processes."""
 _THREAD_FLAGS = 0x0001_0D00
-"""CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_VM: a thread, not a process."""
+"""CLONE_THREAD, CLONE_SIGHAND, CLONE_FILES and CLONE_VM, which make a thread, not a process."""
 _PR_SET_NAME = 15
 _O_CREAT, _O_TRUNC, _O_TMPFILE = 0o100, 0o1000, 0o20000000
 _TYPE_INTO_TERMINAL, _SOCKET_COMMANDS = 0x5412, 0x8900
-"""ioctl: TIOCSTI, and SIOC..., which read and change the network settings."""
+"""ioctl: TIOCSTI, and the group SIOC..., which reads and changes network settings."""
 
 Instruction = tuple[int, int, int, int]
-"""Code, jump if true, jump if false, operand."""
+"""Code, jump if true, jump if false, operand. Jumps count instructions."""
 
 
 def _argument(number: int, *, high: bool = False) -> Instruction:
@@ -224,14 +223,18 @@ def _argument(number: int, *, high: bool = False) -> Instruction:
     return (_LOAD, 0, 0, 16 + 8 * number + 4 * high)
 
 
+def _refusal(code: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | code)
+
+
+_REFUSE_OR_ALLOW = [_refusal(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+"""End of a condition: a jump over the first instruction allows the call."""
+
+
 def _only_if(number: int, values: Sequence[int]) -> list[Instruction]:
     """Allow the call if the low half of an argument has one of these values."""
     tests = [(_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [_argument(number), *tests, _refusal(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
-
-
-def _refusal(code: int) -> Instruction:
-    return (_RETURN, 0, 0, _ERRNO | code)
+    return [_argument(number), *tests, *_REFUSE_OR_ALLOW]
 
 
 def _is_null(number: int) -> list[Instruction]:
@@ -241,8 +244,7 @@ def _is_null(number: int) -> list[Instruction]:
         (_EQUAL, 0, 2, 0),
         _argument(number, high=True),
         (_EQUAL, 1, 0, 0),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
+        *_REFUSE_OR_ALLOW,
     ]
 
 
@@ -251,56 +253,47 @@ def _keeps_files(number: int) -> list[Instruction]:
     return [
         _argument(number),
         (_ANY_BIT, 0, 1, _O_CREAT | _O_TRUNC | _O_TMPFILE),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
+        *_REFUSE_OR_ALLOW,
     ]
 
 
 def build_filter(
     machine: str, process: int, *, threads: bool, devices: bool = False
 ) -> list[Instruction]:
-    """Return the filter of system calls for a process; ``machine`` as in ``os.uname``."""
+    """Return the filter of system calls for a process; ``machine`` as in ``platform.machine()``."""
     architecture, numbers, _ = _TABLES[machine]
-    not_executable = [
-        _argument(2),
-        (_ANY_BIT, 0, 1, _PROT_EXEC),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+    not_executable = [_argument(2), (_ANY_BIT, 0, 1, _PROT_EXEC), *_REFUSE_OR_ALLOW]
     private_memory = [
         *not_executable[:-1],
         _argument(3),
         (_MASK, 0, 0, _MAP_KIND),
         (_EQUAL, 1, 0, _MAP_PRIVATE),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
+        *_REFUSE_OR_ALLOW,
     ]
     no_stack = [
         *not_executable[:-1],
         _argument(3),
         (_ANY_BIT, 0, 1, _MAP_GROWSDOWN),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
+        *_REFUSE_OR_ALLOW,
     ]
     new_thread = [
         _argument(0),
         (_MASK, 0, 0, _THREAD_FLAGS),
         (_EQUAL, 1, 0, _THREAD_FLAGS),
-        _refusal(errno.EPERM),
-        (_RETURN, 0, 0, _ALLOW),
+        *_REFUSE_OR_ALLOW,
     ]
     conditions = {
-        # A driver shares memory with its device, and has shared memory of its own.
+        # A driver shares memory with its device, and uses other shared memory.
         "mmap": no_stack if devices else private_memory,
         "mprotect": not_executable,
         "fcntl": _only_if(1, _FILE_COMMANDS),
-        "sendto": _is_null(4),  # No address: only the socket that is connected already.
+        "sendto": _is_null(4),  # No address: only sockets that are connected already.
         "prlimit64": _is_null(2),  # Reading limits.
         "prctl": _only_if(0, [_PR_SET_NAME]),
         "tgkill": _only_if(0, [process]),  # abort() signals the process itself.
         "ioctl": [_refusal(errno.ENOTTY)],
         "clone": new_thread if threads else [_refusal(errno.EPERM)],
-        # Its flags are in memory, where a filter cannot see them. C libraries then call clone.
+        # A filter cannot see its flags, which are in memory. C libraries then call clone.
         "clone3": [_refusal(errno.ENOSYS)],
         "capset": [_refusal(errno.EPERM)],
         "seccomp": [_refusal(errno.EPERM)],
@@ -339,13 +332,13 @@ class _Program(ctypes.Structure):
 _SET_FILTER = 1
 _ALL_THREADS = 1
 _KEEP_SPECULATION = 4
-"""Kernels before 5.16 otherwise switch off speculation past stores, which slows decoding down."""
+"""Without it, kernels before 5.16 disable speculative stores, which slows decoding down."""
 
 
 def restrict_system_calls(*, threads: bool, devices: bool = False) -> str | None:
     """Refuse all system calls except those that computing needs, in all threads.
 
-    threads: allow new threads. devices: allow commands to devices that are open already.
+    threads: allow new threads. devices: allow the further calls of a driver that opens devices.
     """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _TABLES:
@@ -362,14 +355,11 @@ def restrict_system_calls(*, threads: bool, devices: bool = False) -> str | None
     return f"the kernel refused the seccomp filter ({_error()})"
 
 
-def confine(*, threads: bool) -> list[str]:
-    """Apply every confinement to this process; return what the system does not provide."""
-    reasons = (
-        drop_capabilities(),
-        restrict_files(),
-        restrict_system_calls(threads=threads),
-    )
-    return [reason for reason in reasons if reason is not None]
+def confine() -> None:
+    """Confine this process as far as the kernel allows; it may still start threads."""
+    drop_capabilities()
+    restrict_files()
+    restrict_system_calls(threads=True)
 
 
 def _forbid_new_privileges() -> int:

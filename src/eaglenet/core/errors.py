@@ -39,7 +39,7 @@ class EagleNetError(Exception):
 
 
 class UsageError(EagleNetError):
-    """An argument or option makes no sense."""
+    """An argument or option is invalid."""
 
     exit_code = 2
 
@@ -49,11 +49,11 @@ class UnknownNameError(UsageError):
 
 
 class ConfigError(UsageError):
-    """A configuration value is impossible or conflicts with another."""
+    """A configuration value is invalid or conflicts with another."""
 
 
 class VideoDecodeError(EagleNetError):
-    """A file gave no frames. Names the file and the cause; never replaced by black frames."""
+    """No frame of a file could be decoded; the message names the file and the cause."""
 
     exit_code = 3
 
@@ -67,7 +67,7 @@ class VideoDecodeError(EagleNetError):
 
 
 class DatasetError(EagleNetError):
-    """Annotations are missing, broken or contradictory."""
+    """Annotations are missing, invalid or contradictory."""
 
 
 class ModelNotFoundError(EagleNetError):
@@ -85,7 +85,7 @@ class ModelNotFoundError(EagleNetError):
 
 
 class CheckpointError(EagleNetError):
-    """A checkpoint has an unknown form; the message names what was not understood."""
+    """A checkpoint has an unknown format; the message names the unexpected part."""
 
 
 class StoreError(EagleNetError):
@@ -107,11 +107,11 @@ class NonFiniteError(EagleNetError):
 
 
 class DistributedError(EagleNetError):
-    """Processes of one run could not connect, or lost contact; names the rank and its wait."""
+    """Processes of one run could not connect, or lost contact; the message names the rank."""
 
 
 class StoppedError(EagleNetError):
-    """A signal ended the command; finished work is saved. Exit code: 128 + signal number."""
+    """A signal ended the command, which saved its finished work. Exit code: 128 + signal number."""
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)
@@ -140,7 +140,7 @@ def too_many_frames(num_frames: int, limit: int, setting: str = "num_frames") ->
 
 
 def shell_quote(value: object, *, is_windows: bool = os.name == "nt") -> str:
-    """Return a path, name or text as one argument of a shell command; plain ones stay unquoted.
+    """Quote a value as one argument of a shell command, if it needs quotes.
 
     >>> shell_quote("/films/store"), shell_quote("/My Videos/store")
     ('/films/store', "'/My Videos/store'")
@@ -149,14 +149,14 @@ def shell_quote(value: object, *, is_windows: bool = os.name == "nt") -> str:
 
 
 def shell_join(values: Iterable[object]) -> str:
-    """Quote values for a shell, with spaces between them."""
+    """Quote values as the arguments of a shell command."""
     return " ".join(map(shell_quote, values))
 
 
 def program_command() -> str:
-    """Return how a shell starts this program: its path where the shell does not find the name.
+    """Return the command that starts this program: its name, or its path if it is not on ``PATH``.
 
-    After `make demo` that is `.venv/bin/eaglenet`, until the environment is activated.
+    After `make demo` it is `.venv/bin/eaglenet`, until the environment is activated.
     """
     file = Path(sys.argv[0])
     if file.name != PROGRAM or not file.is_file() or shutil.which(PROGRAM):
@@ -165,7 +165,7 @@ def program_command() -> str:
 
 
 def store_option(location: object) -> str:
-    """Return the `--store` option that selects this store; empty for the default store.
+    """Return the `--store` option that selects a store; empty for the default store.
 
     >>> store_option("holidays")
     ' --store holidays'
@@ -201,7 +201,7 @@ EXTRAS = {
 
 
 def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError | None:
-    """Return the error that names the extra of a missing module; None if no extra installs it."""
+    """Return an error that names the extra of a missing module; None if no extra installs it."""
     module = (error.name or "").partition(".")[0]
     if module not in EXTRAS:
         return None
@@ -213,7 +213,7 @@ def missing_extra(error: ModuleNotFoundError, what: str = "this") -> UsageError 
 
 @contextmanager
 def naming_extra(extra: str, what: str) -> Iterator[None]:
-    """Turn a failed import inside the block into an error that names the extra.
+    """Replace an ``ImportError`` inside the block by an error that names the extra.
 
     ``what`` says what needs which package: ``"speech recognition needs faster-whisper"``.
     """
@@ -225,7 +225,7 @@ def naming_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def require_torch(what: str) -> None:
-    """Raise the error that names the extra if torch is not installed; does not import it."""
+    """Raise an error that names the extra if torch is not installed; does not import it."""
     if find_spec("torch") is None:
         error = missing_extra(ModuleNotFoundError(name="torch"), what)
         assert error is not None

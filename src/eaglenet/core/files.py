@@ -1,7 +1,8 @@
 """Atomic writes and lock files.
 
-Files and folders are written under a temporary name beside the target, synced to the disk, renamed,
-and the rename is synced. A reader sees the old content or the new one, also after a power cut.
+Files and folders are written under a temporary name beside the target, synced to the disk and
+renamed, and the rename is synced. Readers see the old content or the new one, even after a power
+cut.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from eaglenet.core.platform import open_for_locking, replace, sync
 logger = logging.getLogger(__name__)
 
 _HOLDER_OFFSET = 1
-"""Offset of the holder's name in a lock file: byte 0 is locked, and unreadable on Windows."""
+"""Offset of the holder's name in a lock file: byte 0 is locked, which Windows does not read."""
 
 
 def partial_path(path: Path) -> Path:
     """Return a new temporary name for writing ``path``, with its suffix.
 
-    It cannot be guessed: in a folder that others may write to, they could put a link there.
+    The name cannot be guessed: other users of a shared folder could create a link of that name.
     """
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f".{path.stem}.{unique}.partial{path.suffix}")
@@ -80,7 +81,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 def write_tensors(path: Path, weights: dict[str, Any]) -> None:
     """Write a safetensors file atomically, with the permissions of other new files.
 
-    The library makes its files readable by their owner only, so a service that runs as another user
+    The library makes its files readable by their owner only; a service that runs as another user
     could not load them.
     """
     import safetensors.torch
@@ -114,15 +115,15 @@ def read_json(path: Path) -> Any:
 
 
 class LockHeldError(Exception):
-    """Another process holds the lock; the text says which."""
+    """Another process holds the lock; the message says which."""
 
 
 @contextmanager
 def hold_lock(path: Path, *, wait: bool = False, with_folder: bool = False) -> Iterator[None]:
     """Hold the lock file ``path``; the system releases it when the process ends.
 
-    If another process holds it, wait, or raise :class:`LockHeldError`. ``with_folder`` also locks
-    the folder, so that deleting the lock file lets no second process in.
+    wait: wait for another process that holds it, instead of raising :class:`LockHeldError`.
+    with_folder: lock the folder, too, so that deleting the lock file does not release the lock.
     """
     with contextlib.ExitStack() as stack:
         descriptor = _open_and_lock(path, wait)
@@ -142,7 +143,7 @@ def hold_lock(path: Path, *, wait: bool = False, with_folder: bool = False) -> I
 def try_lock(descriptor: int) -> bool | None:
     """Lock an open file until it is closed.
 
-    Returns False if another process holds the lock, and None where the disk has no locks.
+    Returns False if another process holds the lock, and None if the file system has no locks.
     """
     from filelock import lock_descriptor
 
@@ -167,7 +168,7 @@ def _open_and_lock(path: Path, wait: bool) -> int:
                     raise LockHeldError(_describe_holder(descriptor))
                 logger.warning("%s is held by %s; waiting", path, _describe_holder(descriptor))
                 lock_descriptor(descriptor)
-            # Another process may have deleted the file meanwhile; the next one would lock another.
+            # If the file was deleted meanwhile, the next process would lock another one.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     return descriptor

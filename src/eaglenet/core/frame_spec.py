@@ -1,4 +1,4 @@
-"""Splitting of videos into clips, and sampling of frames from them.
+"""Settings for splitting videos into clips and sampling frames from them.
 
 Does not import torch, so decoder processes and the command line start fast.
 """
@@ -35,18 +35,18 @@ class FrameSpec:
 
     sampling: ``uniform`` takes the middle of equal segments (the paper); ``per_second`` takes the
         first frame of each second, then an evenly spaced subset (common practice). The others count
-        frames as common code does: ``whole_rate`` and ``rounded_rate`` take every n-th frame, where
-        n is the integer part of the frame rate or the rate rounded, then an evenly spaced subset;
-        ``middle_frames`` takes the middle frame of equal runs, ``before_middle`` the one before;
-        ``first_to_last`` spaces frames evenly, from the first to the last; ``second_pairs`` takes
-        the first and the last frame of clips of one second, which start at equal distances and may
-        overlap.
+        frames as released code does: ``whole_rate`` and ``rounded_rate`` take every n-th frame,
+        where n is the frame rate rounded down or to the nearest integer, then an evenly spaced
+        subset; ``middle_frames`` takes the middle frame of equal runs, ``before_middle`` the one
+        before; ``first_to_last`` spaces frames evenly, from the first to the last;
+        ``second_pairs`` takes the first and the last frame of clips of one second, which start at
+        equal intervals and may overlap.
     resize: ``crop`` scales the short side and crops the centre; ``stretch`` ignores the aspect
         ratio; ``pad`` scales the long side and adds black on the right or below.
-    short: what a video with too few frames gives: ``repeat`` repeats frames, ``repeat_last``
-        appends copies of the last, ``spread`` spaces frames evenly over the video instead, ``mask``
-        masks the missing ones, ``zeros`` appends frames of CLIP's mean colour (0 once normalised)
-        that count as real, as in the released code.
+    short: treatment of videos with too few frames: ``repeat`` repeats frames, ``repeat_last``
+        appends copies of the last one, ``spread`` spaces the frames evenly over the video,
+        ``mask`` masks the missing ones, ``zeros`` appends frames of CLIP's mean colour (0 after
+        normalisation) that count as real, as in the released code.
     fast: use the nearest keyframes instead of exact frames.
     square_pixels: ignore the file's pixel aspect ratio, as OpenCV does.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from platform import machine
@@ -20,75 +18,49 @@ if TYPE_CHECKING:
 AUTO = "auto"
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""Precision for encoding; ``auto`` takes the fastest one of the device."""
+"""Precision for encoding; ``auto`` is the fastest one of the device."""
 BF16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-"""Capabilities of CPUs that multiply bfloat16: two of x86, two of ARM."""
+"""CPU capabilities that multiply bfloat16: two of x86, two of ARM."""
 INT8_FLAGS = ("dot", "avx512_vnni", "avx_vnni")
-"""Capabilities of CPUs that sum int8 products: one of ARM, two of x86."""
+"""CPU capabilities that sum int8 products: one of ARM, two of x86."""
 CPUINFO_FIELDS = ("flags", "Features")
 CPUINFO_NAMES = {"asimddp": "dot", "svebf16": "sve_bf16"}
-"""Linux's names of capabilities, with torch's names, which the tuples above use."""
+"""Torch's name, used above, for each of Linux's names that differ."""
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/kfd", "/dev/dxg")
-"""Devices of NVIDIA, AMD and WSL drivers."""
+"""Device files of NVIDIA, AMD and WSL drivers."""
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """A kind of GPU as torch sees it: how many there are, and their fast 16-bit precision."""
-
-    count: Callable[[], int]
-    half: Callable[[], Precision]
-    is_automatic: bool
-    """True if ``auto`` may choose it."""
+ACCELERATORS = {"cuda": True, "mps": True, "xpu": False}
+"""GPUs by torch's name, in the order in which ``auto`` prefers them; False: ``auto`` ignores them.
+ROCm builds of torch call AMD GPUs "cuda", too."""
 
 
-def _cuda_half() -> Precision:
+def _num_gpus(kind: str) -> int:
+    """Return the number of GPUs of a kind that torch sees."""
     import torch
 
-    # Emulated bfloat16 is slower than fp32.
-    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
-
-
-def _count(kind: str) -> int:
-    import torch
-
+    if kind == "mps":
+        return int(torch.backends.mps.is_available())
     return int(getattr(torch, kind).device_count())
 
 
-def _mps_count() -> int:
+def _gpu_precision(kind: str) -> Precision:
+    """Return the fastest precision of a kind of GPU."""
     import torch
 
-    return int(torch.backends.mps.is_available())
-
-
-def _mps_half() -> Precision:
-    import torch
-
-    # Metal has bfloat16 since macOS 14.
-    return "bf16" if torch.backends.mps.is_macos_or_newer(14, 0) else "fp16"
-
-
-def _xpu_half() -> Precision:
-    import torch
-
+    if kind == "cuda":
+        # Emulated bfloat16 is slower than fp32.
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    if kind == "mps":
+        # Metal has bfloat16 since macOS 14.
+        return "bf16" if torch.backends.mps.is_macos_or_newer(14, 0) else "fp16"
     return "bf16" if torch.xpu.is_bf16_supported() else "fp16"
 
 
-ACCELERATORS: dict[str, Accelerator] = {
-    # ROCm builds of torch call AMD GPUs "cuda", too.
-    "cuda": Accelerator(lambda: _count("cuda"), _cuda_half, is_automatic=True),
-    "mps": Accelerator(_mps_count, _mps_half, is_automatic=True),
-    "xpu": Accelerator(lambda: _count("xpu"), _xpu_half, is_automatic=False),
-}
-"""GPUs by torch's name, in the order in which ``auto`` prefers them."""
-
-
 def best_device() -> str:
-    """Return ``cuda`` or ``mps`` where there is such a GPU, else ``cpu``."""
-    for name, accelerator in ACCELERATORS.items():
-        if accelerator.is_automatic and accelerator.count():
-            return name
-    return "cpu"
+    """Return ``cuda`` or ``mps`` if torch sees such a GPU, else ``cpu``."""
+    names = (name for name, is_automatic in ACCELERATORS.items() if is_automatic)
+    return next((name for name in names if _num_gpus(name)), "cpu")
 
 
 def require_device(choice: torch.device | str) -> torch.device:
@@ -114,8 +86,7 @@ def require_device(choice: torch.device | str) -> torch.device:
         raise UsageError(
             f"--device {choice} is unknown; use auto, cpu, cuda, cuda:N, mps, xpu or rocm"
         ) from None
-    accelerator = ACCELERATORS.get(device.type)
-    count = accelerator.count() if accelerator is not None else 1
+    count = _num_gpus(device.type) if device.type in ACCELERATORS else 1
     if (device.index or 0) >= count:
         gpus = "no such GPU" if not count else "one GPU" if count == 1 else f"{count} GPUs"
         raise UsageError(f"--device {choice}: torch sees {gpus} here; use cpu or auto")
@@ -128,7 +99,7 @@ def has_fast_bf16(device: torch.device | str) -> bool:
     if kind == "cpu":
         flags = _cpu_flags()
         return any(bool(flags.get(name)) for name in BF16_FLAGS)
-    return kind in ACCELERATORS and ACCELERATORS[kind].half() == "bf16"
+    return kind in ACCELERATORS and _gpu_precision(kind) == "bf16"
 
 
 def has_fast_int8(device: torch.device | str) -> bool:
@@ -138,7 +109,7 @@ def has_fast_int8(device: torch.device | str) -> bool:
 
 
 def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precision:
-    """Return the precision for encoding: the choice, or for ``auto`` the fastest of the device."""
+    """Return the precision for encoding: ``choice``, or the fastest of the device for ``auto``."""
     if choice not in get_args(PrecisionChoice):
         raise UsageError(f"precision {choice!r} is unknown; use auto, fp32, bf16, fp16 or int8")
     kind = _kind(device)
@@ -149,12 +120,12 @@ def choose_precision(device: torch.device | str, choice: str = AUTO) -> Precisio
     if choice != AUTO:
         return cast(Precision, choice)
     if kind in ACCELERATORS:
-        return ACCELERATORS[kind].half()
+        return _gpu_precision(kind)
     return "bf16" if has_fast_bf16(device) else "int8" if has_fast_int8(device) else "fp32"
 
 
 def autocast_for(device: torch.device, precision: str) -> AbstractContextManager[Any]:
-    """Return a context with 16-bit products over fp32 weights; fp32 and int8 change nothing."""
+    """Return a context for 16-bit products of fp32 weights; it does nothing for fp32 and int8."""
     if precision not in ("bf16", "fp16"):
         return nullcontext()
     import torch
@@ -163,14 +134,14 @@ def autocast_for(device: torch.device, precision: str) -> AbstractContextManager
 
 
 def is_torch_installed() -> bool:
-    """Return whether models other than compact ones can run; does not import torch."""
+    """Return whether torch is installed, without importing it. Compact models do not need it."""
     return find_spec("torch") is not None
 
 
 def has_gpu() -> bool:
-    """Return whether ``auto`` may find a GPU; without one, torch need not be imported to know.
+    """Return whether ``auto`` may find a GPU, without importing torch.
 
-    A driver without torch does not count.
+    False if torch is not installed, even if a driver is.
     """
     if not is_torch_installed():
         return False
@@ -183,7 +154,7 @@ def _kind(device: torch.device | str) -> str:
 
 
 def _cpu_flags() -> dict[str, Any]:
-    """Return the CPU's capabilities by torch's names; empty where nothing reports them."""
+    """Return the CPU's capabilities by torch's names; empty if nothing reports them."""
     description = read_proc("cpuinfo")
     if description is not None:
         lines = (line.partition(":") for line in description.splitlines())
@@ -200,8 +171,8 @@ def _cpu_flags() -> dict[str, Any]:
 
 
 def free_gpu_memory() -> int:
-    """Return the bytes of an NVIDIA GPU that are free; 0 without one, or without torch."""
-    if not is_torch_installed() or not has_gpu():
+    """Return the free bytes of the NVIDIA GPU; 0 without one, or without torch."""
+    if not has_gpu():
         return 0
     import torch
 

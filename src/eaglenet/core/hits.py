@@ -14,9 +14,9 @@ TranscriptKind = Literal["subtitle", "speech", "text", "description"]
 """Origin of a transcript line: subtitles, speech recognition, on-screen text, or a description."""
 Label = Literal["sure", "likely", "unlikely", "not measured"]
 SURE, LIKELY = 0.7, 0.3
-"""Least confidences of the labels ``sure`` and ``likely``."""
+"""Minimum confidence of the labels ``sure`` and ``likely``."""
 TIMES = frozenset({"start", "end", "best", "duration", "clip_start", "clip_end"})
-"""Names of values in seconds of a file."""
+"""Names of values that are times in a file, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class TranscriptMatch:
     """A transcript line that matches a query.
 
     start, end: seconds in the file. language: as its source names it; may be empty.
-    highlights: first and last + 1 character of each match in ``text``. by_meaning: the text matches
-        by meaning rather than by words; it may span several lines.
+    highlights: start and end (exclusive) of each match in ``text``, in characters.
+    by_meaning: the text matches by meaning rather than by words; it may span several lines.
     """
 
     text: str
@@ -73,7 +73,7 @@ class Hit:
     confidence: float | None = None
 
     def __repr__(self) -> str:
-        """Show the fields that tell hits apart; :meth:`to_dict` has all."""
+        """Show the fields that distinguish hits; :meth:`to_dict` has all of them."""
         confidence = None if self.confidence is None else round(self.confidence, 3)
         return (
             f"Hit(rank={self.rank}, score={self.score:.3f}, confidence={confidence}, "
@@ -89,23 +89,23 @@ class Hit:
         return {name: value for name, value in vars(self).items() if name != "_display"}
 
     def _repr_html_(self) -> str | None:
-        """Show the moment in a notebook; plain text if it is not a result of an engine."""
+        """Show the moment in a notebook; plain text if the hit does not come from an engine."""
         display: Callable[[Hit], str] | None = vars(self).get("_display")
         return None if display is None else display(self)
 
     @property
     def match(self) -> Label:
-        """The confidence in a word."""
+        """The confidence as a label."""
         return label(self.confidence)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, with times in milliseconds and ``match``."""
+        """Return plain values for JSON, with ``match`` and with times rounded to milliseconds."""
         values: dict[str, Any] = round_times(dataclasses.asdict(self))
         return {**values, "match": self.match}
 
 
 def label(confidence: float | None) -> Label:
-    """Confidence in a word.
+    """Return the label of a confidence.
 
     >>> [label(value) for value in (0.9, 0.5, 0.01, None)]
     ['sure', 'likely', 'unlikely', 'not measured']
@@ -116,7 +116,7 @@ def label(confidence: float | None) -> Label:
 
 
 def round_times(value: Any) -> Any:
-    """Round the times in nested values to milliseconds: of frames, more is noise.
+    """Round the times in nested values to milliseconds; frame times are no more precise.
 
     >>> round_times({"moment": {"best": 42.58333206176758}, "score": 0.12345})
     {'moment': {'best': 42.583}, 'score': 0.12345}

@@ -2,8 +2,8 @@
 
 Credentials and regions come from each provider's usual environment variables
 (``AWS_ACCESS_KEY_ID``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...);
-``AWS_ENDPOINT_URL`` selects an S3-compatible service. The library retries overloaded servers and
-broken connections with pauses. Every error names the object.
+``AWS_ENDPOINT_URL`` selects an S3-compatible service. The library retries after pauses when a
+server is overloaded or a connection breaks. Every error names the object.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import UsageError, naming_extra
 from eaglenet.core.platform import is_below
 
 SCHEMES = ("s3", "gs", "az")
@@ -27,7 +27,7 @@ CREDENTIALS = {
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
     "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
-"""Environment variables with credentials; a provider's own machines may need none."""
+"""Environment variables with credentials; not needed on most machines of the provider."""
 MISSING_CREDENTIALS = (
     "169.254.169.254",
     "metadata.google",
@@ -38,16 +38,16 @@ MISSING_CREDENTIALS = (
 RETRY_SECONDS = 60.0
 REQUEST_SECONDS = 60.0
 MAX_GAP = 2**16
-"""Bytes between two ranges up to which one request reads both. The library's own limit of a
-megabyte reads nearly the whole file for a hundred records of some kilobytes."""
+"""Maximum bytes between two ranges that one request reads. With the library's default of 1 MB, a
+hundred records of a few kilobytes would read nearly the whole file."""
 
 
 class ObjectError(OSError):
-    """An object could not be read or written; the text names it."""
+    """An object could not be read or written; the message names it."""
 
 
 class MissingObjectError(ObjectError, FileNotFoundError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class ChangedObjectError(ObjectError):
@@ -60,7 +60,7 @@ class ObjectEntry:
 
     url: str
     size: int
-    modified: datetime
+    last_modified: datetime
     etag: str
 
 
@@ -74,7 +74,7 @@ def is_object_url(location: object) -> bool:
 
 
 def absolute_location(location: object) -> str:
-    """Return a path as an absolute path; object storage URLs stay as they are.
+    """Make a path absolute; object storage URLs only lose a final slash.
 
     >>> absolute_location("s3://bucket/videos/")
     's3://bucket/videos'
@@ -114,13 +114,8 @@ class ObjectFolder:
         match = re.fullmatch(rf"({'|'.join(SCHEMES)})://([^/]+)(?:/(.*))?", url)
         if match is None:
             raise UsageError(f"{url!r:.200} is not an object storage URL; write s3://BUCKET/NAME")
-        try:
+        with naming_extra("s3", f"{match[1]}:// needs obstore"):
             from obstore.store import from_url
-        except ImportError as error:
-            raise UsageError(
-                f"{match[1]}:// needs obstore ({error}); install it with: "
-                "pip install 'eaglenet[s3]'"
-            ) from error
         self.url = url.rstrip("/")
         self._scheme = match[1]
         options: dict[str, Any] = {}
@@ -150,18 +145,18 @@ class ObjectFolder:
         except (exceptions.BaseError, OSError, ValueError) as error:
             text = str(error).split("Debug source")[0]
             hint = ""
-            if any(sign in text for sign in MISSING_CREDENTIALS):
+            if any(phrase in text for phrase in MISSING_CREDENTIALS):
                 hint = f"; no credentials found: set {CREDENTIALS[self._scheme]}"
             raise ObjectError(f"{where}: {' '.join(text.split())[:400]}{hint}") from error
 
     def read(self, name: str) -> tuple[bytes, str]:
         """Return the content and tag of an object."""
         with self._errors(name):
-            answer = self._store.get(name)
-            return bytes(answer.bytes()), _tag(answer.meta)
+            response = self._store.get(name)
+            return bytes(response.bytes()), _tag(response.meta)
 
     def read_ranges(self, name: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return byte ranges of an object; a span is its first byte and the byte after its last."""
+        """Return byte ranges of an object; a span is a start and an exclusive end."""
         with self._errors(name):
             starts, ends = [first for first, _ in spans], [end for _, end in spans]
             chunks = self._store.get_ranges(name, starts=starts, ends=ends, coalesce=MAX_GAP)
@@ -170,12 +165,10 @@ class ObjectFolder:
     def entry(self, name: str) -> ObjectEntry:
         """Return the listing entry of one object."""
         with self._errors(name):
-            entry = self._store.head(name)
-            url = f"{self.url}/{name}"
-            return ObjectEntry(url, int(entry["size"]), entry["last_modified"], entry["e_tag"])
+            return self._entry(self._store.head(name))
 
     def tag(self, name: str) -> str:
-        """Return a text that changes with the content of an object."""
+        """Return the tag of an object, which changes with its content."""
         with self._errors(name):
             return _tag(self._store.head(name))
 
@@ -188,7 +181,7 @@ class ObjectFolder:
         """Write an object that does not exist (``tag`` None) or still has ``tag``; return its tag.
 
         Raises :class:`ChangedObjectError`. If the reply to a successful write is lost, the retry
-        fails on our own write; ``content`` must be unique so that this can be recognised.
+        conflicts with that write, which is recognised by ``content``: it must be unique.
         """
         try:
             with self._errors(name):
@@ -204,28 +197,23 @@ class ObjectFolder:
             raise
 
     def list(self, prefix: str = "") -> Iterator[ObjectEntry]:
-        """Yield the objects whose names begin with ``prefix``, in order of their names."""
+        """Yield the objects whose names begin with ``prefix``, sorted by name."""
         with self._errors(prefix):
             for batch in self._store.list(prefix or None):
-                for entry in batch:
-                    yield ObjectEntry(
-                        f"{self.url}/{entry['path']}",
-                        int(entry["size"]),
-                        entry["last_modified"],
-                        str(entry["e_tag"]),
-                    )
+                yield from map(self._entry, batch)
+
+    def _entry(self, meta: Any) -> ObjectEntry:
+        url = f"{self.url}/{meta['path']}"
+        return ObjectEntry(url, int(meta["size"]), meta["last_modified"], str(meta["e_tag"]))
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove objects; missing ones are ignored."""
         for name in names:
-            with self._errors(name):
-                try:
-                    self._store.delete(name)
-                except FileNotFoundError:
-                    continue
+            with self._errors(name), suppress(FileNotFoundError):
+                self._store.delete(name)
 
 
 def _tag(meta: Any) -> str:
-    """Return ETag and version: S3 and Azure compare the first, Google the second."""
+    """Return the ETag, which S3 and Azure compare, and the version, which Google compares."""
     version = meta.get("version")
     return f"{meta['e_tag']} {version}" if version else str(meta["e_tag"])

@@ -1,7 +1,7 @@
 """Graphs for onnxruntime, written as bytes without the `onnx` package.
 
-A model file is a protobuf message; the few fields that a graph of plain operators has are written
-here, with the field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
+A model file is a protobuf message. This module writes the few fields that a graph of plain
+operators needs, with the field numbers of https://github.com/onnx/onnx/blob/main/onnx/onnx.proto.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 OWN_DOMAIN = "com.microsoft"
-"""Domain of onnxruntime's own operators, in addition to the standard ones."""
+"""Domain of onnxruntime's own operators."""
 OPSET, IR_VERSION = 17, 9
-"""Old enough for every onnxruntime since 1.15."""
+"""Versions that every onnxruntime since 1.15 reads."""
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int64": 7}
-"""Numbers of the element types, by their names in numpy."""
+"""Numbers of the element types, by numpy's names."""
 
 
 class Graph:
-    """A graph that grows operator by operator; values are known by name."""
+    """A graph under construction. Operators take and return the names of values."""
 
     def __init__(self) -> None:
         self._nodes: list[bytes] = []
@@ -31,12 +31,12 @@ class Graph:
         self._outputs: list[bytes] = []
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[int | str]) -> str:
-        """Declare an input; axes whose size is a name may have any size."""
+        """Declare an input; an axis with a name as its size may have any size."""
         self._inputs.append(_value(name, dtype, shape))
         return name
 
     def output(self, value: str, name: str, dtype: DTypeLike, shape: Sequence[int | str]) -> None:
-        """Declare a value as an output under another name."""
+        """Declare a value as the output ``name``."""
         self._nodes.append(_node("Identity", [value], [name], "", {}))
         self._outputs.append(_value(name, dtype, shape))
 
@@ -64,9 +64,9 @@ class Graph:
         return self.node("Cast", value, to=TYPES[np.dtype(dtype).name])
 
     def to_bytes(self) -> bytes:
-        """Serialise the model; operators can still be added afterwards."""
-        parts = [(1, self._nodes), (5, self._constants), (11, self._inputs), (12, self._outputs)]
-        fields = [_bytes(field, value) for field, values in parts for value in values]
+        """Serialise the model; more operators can be added afterwards."""
+        lists = [(1, self._nodes), (5, self._constants), (11, self._inputs), (12, self._outputs)]
+        fields = [_bytes(field, value) for field, values in lists for value in values]
         graph = b"".join([*fields, _text(2, "graph")])
         opsets = [_text(1, domain) + _number(2, version) for domain, version in
                   (("", OPSET), (OWN_DOMAIN, 1))]  # fmt: skip
@@ -76,9 +76,9 @@ class Graph:
 
 
 def open_session(model: bytes, threads: int, *, has_arena: bool = True) -> Any:
-    """Open a session of onnxruntime on the CPU.
+    """Open an onnxruntime session on the CPU.
 
-    ``has_arena``: keep memory for later runs, as much as the largest run needed.
+    has_arena: keep the memory of the largest run for later runs.
     """
     import onnxruntime
 
@@ -87,7 +87,7 @@ def open_session(model: bytes, threads: int, *, has_arena: bool = True) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_cpu_mem_arena = has_arena
-    # Idle threads that spin would take the cores from the decoders.
+    # Spinning idle threads would take CPU time from the decoders.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 

@@ -26,14 +26,14 @@ PROC = Path("/proc")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 STORE_VARIABLE = "EAGLENET_STORE"
-"""Names the store of every command that is not given one."""
+"""Environment variable that names the default store."""
 CACHE_VARIABLE = "EAGLENET_CACHE"
 PURGE_DELAY_MS = 1000
 WATCHDOG_SECONDS = 0.2
 WATCHDOG_EXIT_CODE = 120
 """Exit code of a process that a watchdog ended."""
 REPLACE_SECONDS = 2.0
-"""Seconds that a rename waits for programs that have the target open (Windows)."""
+"""Seconds for which a rename waits for programs that have the target open (Windows)."""
 
 
 def read_proc(name: str) -> str | None:
@@ -53,7 +53,7 @@ def _import_resource() -> ModuleType | None:
 
 
 def _libc_function(name: str) -> Any | None:
-    """Return a function of the C library; None where the system does not have it."""
+    """Return a function of the C library; None if it does not have it."""
     try:
         return getattr(ctypes.CDLL(None, use_errno=True), name, None)
     except (OSError, TypeError):  # Windows
@@ -66,8 +66,8 @@ def _libc_function(name: str) -> Any | None:
 def num_cores() -> int:
     """Return the number of processors that this process may keep busy, at least 1.
 
-    Counts the processors granted by ``taskset`` and the CPU time granted by a container
-    (``docker run --cpus 2``). Elsewhere all processors of the machine count.
+    Respects ``taskset`` and the CPU quota of a container (``docker run --cpus 2``). On systems
+    without them, all processors of the machine count.
     """
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -77,14 +77,14 @@ def num_cores() -> int:
 
 
 def cpu_quota() -> float:
-    """Return the CPU seconds per second that the control groups grant; infinite without them."""
+    """Return the CPU seconds per second that control groups allow; infinite without a quota."""
     groups = (read_proc("self/cgroup") or "").splitlines()
     quotas = (_group_quota(*line.split(":", 2)) for line in groups if line.count(":") > 1)
     return min(quotas, default=math.inf)
 
 
 def _group_quota(_: str, controllers: str, group: str) -> float:
-    """Return the smallest quota of a group and the groups around it."""
+    """Return the smallest quota of a group and its parent groups."""
     if not controllers:
         root, files = CONTROL_GROUPS, ["cpu.max"]
     elif "cpu" in controllers.split(","):
@@ -93,7 +93,7 @@ def _group_quota(_: str, controllers: str, group: str) -> float:
             root = CONTROL_GROUPS / "cpu"
     else:
         return math.inf
-    # In a container the name may belong to the host's tree, of which the container sees its own
+    # In a container, the name may be a path in the host's tree, while the container sees its own
     # subtree as the root. Folders that do not exist set no limit.
     inner = root / group.strip("/")
     folders = [inner, *inner.parents][: len(inner.parts) - len(root.parts) + 1]
@@ -101,7 +101,7 @@ def _group_quota(_: str, controllers: str, group: str) -> float:
 
 
 def _read_quota(folder: Path, names: Sequence[str]) -> float:
-    """Return quota / period of one group; "max" and -1 mean no limit."""
+    """Return quota / period of a group; "max" and -1 mean no limit."""
     try:
         values = [v for name in names for v in (folder / name).read_text(encoding="ascii").split()]
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def keep_freed_memory() -> None:
     """Let torch's allocator reuse freed memory for a second before returning it to the system.
 
     By default mimalloc returns memory after 10 ms. An encoder frees and requests the same megabytes
-    in every step, and the system clears them page by page: 10% of the time for encoding with
+    in every step, and the system clears them page by page, which takes 10% of the encoding time of
     `small` in int8 (``benchmarks/film.py``). Child processes inherit the setting; a value set by
     the user stays. Call before importing torch.
     """
@@ -136,7 +136,7 @@ def keep_freed_memory() -> None:
 
 
 def enable_mps_fallback(system: str = sys.platform) -> None:
-    """Let torch run operators that Apple GPUs lack on the CPU. Call before importing torch."""
+    """Let torch run operators that Metal lacks on the CPU. Call before importing torch."""
     if system == "darwin":
         os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
@@ -145,17 +145,17 @@ def enable_mps_fallback(system: str = sys.platform) -> None:
 
 
 ADDRESSES = 64 * 2**30
-"""Bytes of addresses besides memory: reserves of allocators and threads. Tables of pages take up
-to a 512th of it, also where nothing is written, and do not count as memory of the process."""
+"""Bytes of address space beyond the memory limit, for what allocators and threads reserve. Its page
+tables take up to a 512th of it, even if it is never written, and count as memory of no process."""
 
 
 def limit_memory(extra: int, *, limits_addresses: bool = True) -> bool:
-    """Limit this process to ``extra`` bytes more than it uses now; False where it is not limited.
+    """Limit this process to ``extra`` bytes more than it uses now; False if it is not limited.
 
     Linux: allocations beyond the limit fail. macOS and other Unix systems: a watchdog ends the
     process. Windows: no limit.
 
-    limits_addresses: limit addresses, too; a driver of a GPU reserves terabytes.
+    limits_addresses: limit address space, too; False for GPU drivers, which reserve terabytes.
     """
     resource = _import_resource()
     if resource is None:
@@ -173,7 +173,7 @@ def limit_memory(extra: int, *, limits_addresses: bool = True) -> bool:
 
 
 def _lower_limit(resource: ModuleType, kind: int, value: int) -> None:
-    """Set a limit for good; one that is lower already stays."""
+    """Set a hard limit, unless it is lower already."""
     hard = resource.getrlimit(kind)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))
@@ -184,17 +184,8 @@ def _peak_resident_bytes(resource: ModuleType) -> int:
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * unit
 
 
-def limit_cpu_time(seconds: int) -> None:
-    """End this process after ``seconds`` of CPU time. Windows: by a watchdog."""
-    resource = _import_resource()
-    if resource is None:
-        _exit_when(lambda: time.process_time() > seconds)
-    else:
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-
-
 MAX_DESCRIPTORS = 64
-"""Open files of a decoder process: sockets, the libraries' own, and a few readers of one video."""
+"""Open files of a decoder process: sockets, those of libraries, and a few readers of a video."""
 
 
 def limit_process(
@@ -203,13 +194,15 @@ def limit_process(
     cpu_seconds: int | None = None,
     descriptors: int = MAX_DESCRIPTORS,
 ) -> None:
-    """Forbid writing files and dumping memory, and limit open descriptors. Windows: no limits.
+    """Forbid writing files and dumping memory, and limit open descriptors. Windows: no effect.
 
     can_start: False refuses new processes and threads, except to root.
-    cpu_seconds: CPU time after which the process is killed.
+    cpu_seconds: CPU time after which the process is killed (Windows: by a watchdog).
     """
     resource = _import_resource()
     if resource is None:
+        if cpu_seconds is not None:
+            _exit_when(lambda: time.process_time() > cpu_seconds)
         return
     limits = {"FSIZE": 0, "CORE": 0, "NOFILE": descriptors}
     if not can_start:
@@ -218,13 +211,12 @@ def limit_process(
         limits["CPU"] = cpu_seconds
     for name, value in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}", None)
-        if kind is None:
-            continue
-        _lower_limit(resource, kind, value)
+        if kind is not None:
+            _lower_limit(resource, kind, value)
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit on open descriptors as far as allowed and return it."""
+    """Raise the limit on open descriptors as far as the system allows, and return it."""
     resource = _import_resource()
     if resource is None:
         return 65_536
@@ -237,27 +229,27 @@ def raise_descriptor_limit() -> int:
 
 
 def lower_priority() -> None:
-    """Let other processes run first. Windows: no effect."""
+    """Give other processes precedence. Windows: no effect."""
     if hasattr(os, "nice"):
         os.nice(5)
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process when the process ``parent`` ends, however that happens.
+    """End this process when the process ``parent`` ends, even if it is killed.
 
-    Linux: the kernel kills this process when the *thread* that started it ends. Elsewhere a
-    watchdog notices within a fraction of a second.
+    Linux: the kernel kills this process when the *thread* that started it ends. Other systems: a
+    watchdog ends it within a fraction of a second.
     """
     prctl = _libc_function("prctl") if sys.platform == "linux" else None
     if prctl is None or prctl(1, _KILL) != 0:  # 1: PR_SET_PDEATHSIG
         _exit_when(_parent_check(parent))
-    elif os.getppid() != parent:  # It ended before it could be watched.
+    elif os.getppid() != parent:  # The parent ended before prctl.
         os._exit(1)
 
 
 def _parent_check(parent: int) -> Callable[[], bool]:
     if sys.platform == "win32":
-        # Windows reports the number of a parent that has ended, so its handle is watched.
+        # getppid() returns the number of a parent that has ended, too, so watch its handle.
         kernel = ctypes.WinDLL("kernel32")
         kernel.OpenProcess.restype = ctypes.c_void_p
         handle = kernel.OpenProcess(0x0010_0000, False, parent)  # SYNCHRONIZE
@@ -268,7 +260,7 @@ def _parent_check(parent: int) -> Callable[[], bool]:
 
 
 def _exit_when(is_over: Callable[[], bool]) -> None:
-    """Start a watchdog that ends this process as soon as ``is_over``."""
+    """Start a watchdog thread that ends this process once ``is_over()`` is true."""
 
     def watch() -> None:
         while not is_over():
@@ -281,11 +273,11 @@ def _exit_when(is_over: Callable[[], bool]) -> None:
 # Other processes
 
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""On Windows SIGTERM ends a process at once, too."""
+"""On Windows, SIGTERM ends a process at once."""
 
 
 def kill_process(pid: int) -> None:
-    """End a process at once; nothing happens if it has ended already."""
+    """End a process at once; no effect if it has ended already."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, _KILL)
 
@@ -293,7 +285,7 @@ def kill_process(pid: int) -> None:
 def inheriting(handles: Sequence[int]) -> dict[str, Any]:
     """Return the options of ``subprocess.Popen`` that let a child inherit ``handles``.
 
-    Handles are file descriptors, and on Windows handles of the system.
+    Handles are file descriptors; on Windows, handles of the system.
     """
     if sys.platform == "win32":
         import subprocess
@@ -307,7 +299,7 @@ def inheriting(handles: Sequence[int]) -> dict[str, Any]:
 
 
 def descriptor_to_handle(descriptor: int) -> int:
-    """Return the number by which a child process that inherits an open file knows it."""
+    """Return the handle of an open file, for a child process that inherits it."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -316,7 +308,7 @@ def descriptor_to_handle(descriptor: int) -> int:
 
 
 def handle_to_descriptor(handle: int) -> int:
-    """Return the descriptor of an inherited file; the reverse of :func:`descriptor_to_handle`."""
+    """Return the descriptor of an inherited file; inverse of :func:`descriptor_to_handle`."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -328,25 +320,25 @@ def handle_to_descriptor(handle: int) -> int:
 
 _OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-# Without it, opening a fifo would wait for a writer.
+# Without O_NONBLOCK, opening a fifo waits for a writer.
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _OPEN_FLAGS
 
 
 def open_for_reading(path: str | Path) -> int:
-    """Open a file and return its descriptor; a fifo does not block."""
+    """Open a file and return its descriptor; does not block on a fifo."""
     return os.open(path, _READ_FLAGS)
 
 
 def open_for_locking(path: Path, *, mode: int = 0o644, create: bool = True) -> int:
-    """Open a lock file for reading and writing; a symbolic link is refused where possible."""
+    """Open a lock file for reading and writing. Windows: may be a symbolic link."""
     return os.open(path, os.O_RDWR | (os.O_CREAT if create else 0) | _NO_FOLLOW | _OPEN_FLAGS, mode)
 
 
 def open_beneath(root: str, parts: Sequence[str]) -> int:
     """Open ``root/part/part/...`` for reading without following a symbolic link.
 
-    Linux and macOS open part by part, so that a part that becomes a link meanwhile is an error.
-    Elsewhere the path is checked again after opening.
+    Linux and macOS: opens part by part, so a part replaced by a link meanwhile is an error.
+    Windows: checks the path again after opening.
     """
     folder_flag = getattr(os, "O_DIRECTORY", 0)
     if not (folder_flag and _NO_FOLLOW and os.open in os.supports_dir_fd):
@@ -379,10 +371,10 @@ def _open_and_check(root: str, parts: Sequence[str]) -> int:
 
 
 def opened_path(descriptor: int, path: str) -> str:
-    """Return the real path of an open file, which was opened as ``path``.
+    """Return the real path of a file that was opened as ``path``.
 
-    Linux knows the path of a descriptor. Elsewhere the path is resolved again and must lead to the
-    same file; if it does not, the result is empty.
+    Linux: the path of the descriptor. Other systems: ``path`` is resolved again; if it now leads to
+    another file, the result is empty.
     """
     try:
         return os.readlink(PROC / "self" / "fd" / str(descriptor))
@@ -396,7 +388,7 @@ def opened_path(descriptor: int, path: str) -> str:
 
 
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """Return up to ``size`` bytes from ``offset`` on; safe to call from several threads."""
+    """Return up to ``size`` bytes at ``offset``; safe to call from several threads."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, size, offset)
     with _POSITION_LOCK:
@@ -405,7 +397,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def read_into(descriptor: int, buffer: memoryview, offset: int) -> int:
-    """Fill ``buffer`` from ``offset`` on and return the number of bytes read."""
+    """Read bytes at ``offset`` into ``buffer`` and return their number."""
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [buffer], offset)
     content = read_at(descriptor, len(buffer), offset)
@@ -417,18 +409,18 @@ _POSITION_LOCK = threading.Lock()
 
 
 def disk_bytes(status: os.stat_result) -> int:
-    """Return the bytes a file takes on disk; its length where the system does not say."""
+    """Return the bytes that a file takes on disk. Windows: its length."""
     blocks = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else blocks * 512
 
 
 def is_own_file(status: os.stat_result) -> bool:
-    """Return whether the current user owns a file. Windows: always, in a temporary folder."""
+    """Return whether the current user owns a file. Windows: always true."""
     return not hasattr(os, "getuid") or status.st_uid == os.getuid()
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk. Windows: folders need no sync."""
+    """Flush a file, or the entries of a folder, to the disk. Windows: folders need no sync."""
     if sys.platform == "win32":
         if path.is_dir():
             return
@@ -444,8 +436,8 @@ def sync(path: Path) -> None:
 def replace(source: Path, target: Path) -> None:
     """Rename ``source`` to ``target``, atomically replacing a file of that name.
 
-    Windows refuses while a program, such as a virus scanner, has the target open: the rename is
-    tried again for a while.
+    Windows: refused while a program, such as a virus scanner, has the target open; retried for
+    ``REPLACE_SECONDS``.
     """
     deadline = time.monotonic() + REPLACE_SECONDS
     while True:
@@ -459,7 +451,7 @@ def replace(source: Path, target: Path) -> None:
 
 
 def swap_folders(first: Path, second: Path) -> None:
-    """Exchange two folders: in one step on Linux, with three renames elsewhere."""
+    """Exchange two folders. Linux: atomically. Other systems: with three renames."""
     exchange = _libc_function("renameat2")
     here = -100  # AT_FDCWD
     names = (here, os.fsencode(first), here, os.fsencode(second))
@@ -481,7 +473,7 @@ def swap_folders(first: Path, second: Path) -> None:
 def is_below(path: str, root: str, flavour: Any = os.path) -> bool:
     r"""Return whether ``path`` lies inside the folder ``root``; both absolute.
 
-    ``flavour`` is ``posixpath`` or ``ntpath``. Windows compares names without case.
+    flavour: ``posixpath`` or ``ntpath``; the latter ignores case.
 
     >>> is_below("/videos/a.mp4", "/videos"), is_below("/videos2/a.mp4", "/videos")
     (True, False)
@@ -504,11 +496,11 @@ def data_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder for copies of remote files; all of it may be removed at any time."""
+    """Return the folder for copies of remote files; its content may be removed at any time."""
     folder = os.environ.get(CACHE_VARIABLE)
     return Path(folder).expanduser() if folder else data_folder() / "cache"
 
 
 def default_store() -> str:
-    """Return the store used when none is named: ``EAGLENET_STORE``, or one in the data folder."""
+    """Return the default store: ``EAGLENET_STORE``, or ``store`` in the data folder."""
     return os.environ.get(STORE_VARIABLE) or str(data_folder() / "store")

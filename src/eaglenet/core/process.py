@@ -1,6 +1,6 @@
 """Child processes that import nothing from the current folder.
 
-Python puts the current folder first on the module path of ``python -c`` and ``python -m``, and
+``python -c`` and ``python -m`` put the current folder first on the module path, and
 ``multiprocessing`` starts its children that way, so a file ``pickle.py`` among the videos would run
 in every decoder. Children therefore start isolated (``-I``: no current folder, no ``PYTHON*``
 variables, no user site) and receive the module path of their parent without the current folder.
@@ -20,7 +20,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ _BOOT = (
 def module_path() -> list[str]:
     """Return the module path for children: this process's, without the current folder.
 
-    The folder that holds this package stays, wherever it is.
+    The folder that contains this package stays on it, even if it is the current folder.
     """
     package_root = str(Path(__file__).resolve().parents[2])
     current = os.path.realpath(os.getcwd())
@@ -64,7 +64,7 @@ def child_command(module: str, *arguments: str) -> list[str]:
 
 
 def child_environment() -> dict[str, str]:
-    """Return this process's environment, made safe for children and what they start in turn."""
+    """Return this process's environment, with ``PYTHONSAFEPATH`` for children and theirs."""
     return {**os.environ, "PYTHONSAFEPATH": "1"}
 
 
@@ -73,12 +73,12 @@ SAFE_VARIABLES = frozenset(
     # Windows finds its libraries with these.
     | {"SYSTEMROOT", "WINDIR", "SYSTEMDRIVE", "PATHEXT"}
 )
-"""Variables for decoder processes, besides ``LC_*``. Tokens and keys may have any name, so that
-only known variables are passed on."""
+"""Variables that decoder processes receive, besides ``LC_*``. A list of allowed names, because
+secrets may have any name."""
 
 
 def clean_environment() -> dict[str, str]:
-    """Return an environment without secrets, for one thread per process."""
+    """Return an environment without secrets, with one thread per numeric library."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -91,18 +91,15 @@ def clean_environment() -> dict[str, str]:
 
 
 class ChildProcess:
-    """A running child process, with the methods of ``multiprocessing.Process`` used here."""
+    """A child process, with the methods of ``multiprocessing.Process`` that callers use."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        handles: Sequence[int] = (),
-        environment: Mapping[str, str] | None = None,
+        self, command: Sequence[str], handles: Sequence[int], environment: Mapping[str, str]
     ) -> None:
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
-            env=dict(environment) if environment is not None else child_environment(),
+            env=dict(environment),
             **inheriting(handles),
         )
 
@@ -125,9 +122,33 @@ class ChildProcess:
         self._process.kill()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most ``timeout`` seconds."""
+        """Wait for the end of the process, at most ``timeout`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
+
+
+@contextlib.contextmanager
+def blocked_interrupts() -> Iterator[None]:
+    """Block SIGINT in this thread, and in processes started meanwhile, until they unblock it.
+
+    Ctrl-C reaches all processes of a terminal. One that just starts would print a traceback.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+def ignore_interrupts() -> Any:
+    """Ignore SIGINT, also one that was blocked so far; return the former handler."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    return handler
 
 
 @dataclass(frozen=True)
@@ -143,23 +164,26 @@ def start_child(
 ) -> Child:
     """Run ``target(connection, *arguments)`` in a fresh interpreter.
 
-    When the child ends, reading from the connection raises ``EOFError``. The default environment is
-    that of this process.
+    When the child ends, reading from the connection raises ``EOFError``. By default the child
+    receives the environment of this process.
     """
-    from multiprocessing.connection import Pipe  # 10 ms, and a search starts no process.
+    from multiprocessing.connection import Pipe  # Takes 10 ms, and a search starts no process.
 
     task = pickle.dumps((target, arguments))
     ours, theirs = Pipe()
     try:
         command = child_command(__name__, str(theirs.fileno()))
-        process = ChildProcess(command, [theirs.fileno()], environment)
+        if environment is None:
+            environment = child_environment()
+        with blocked_interrupts():
+            process = ChildProcess(command, [theirs.fileno()], environment)
     except BaseException:
         ours.close()
         raise
     finally:
         # With this copy closed, the end of the child ends the connection.
         theirs.close()
-    with contextlib.suppress(OSError):  # It ended at once; reading from the connection says so.
+    with contextlib.suppress(OSError):  # The child ended at once; reading raises EOFError.
         ours.send_bytes(task)
     return Child(process, ours)
 
@@ -168,18 +192,17 @@ def main(handler: Any) -> None:
     """Run the function that the parent sends."""
     from multiprocessing import connection as connections
 
-    # The type of a Pipe's end; PipeConnection exists on Windows only.
+    # The type of both ends of a Pipe: PipeConnection exists on Windows only.
     connection_type: Any = getattr(connections, "PipeConnection", connections.Connection)
     connection = connection_type(int(sys.argv[1]))
     try:
         target, arguments = pickle.loads(connection.recv_bytes())
-    except EOFError:  # The parent ended meanwhile.
+    except EOFError:  # The parent has ended.
         return
     signal.signal(signal.SIGINT, handler)
     target(connection, *arguments)
 
 
 if __name__ == "__main__":
-    # Ctrl-C reaches all processes. While this one imports modules, it would print a traceback;
-    # the parent ends it.
-    main(handler=signal.signal(signal.SIGINT, signal.SIG_IGN))
+    # Also while it imports modules: the parent ends it.
+    main(handler=ignore_interrupts())

@@ -1,4 +1,4 @@
-"""Progress of long-running work: the updates it reports, and the displays that show them."""
+"""Progress of long-running work: updates, and displays for terminals, notebooks and logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,36 +16,37 @@ from eaglenet.core.text import escape_line, pluralize
 
 LINE_SECONDS = 30.0
 """Seconds between lines of progress in a log."""
-HEARTBEAT_SECONDS = 1.0
-"""Seconds between checks whether a line is due."""
+HEARTBEAT_SECONDS = 0.5
+"""Seconds between checks whether a line is due. Work that goes on at two checks in a row gets a
+line in a log."""
 NOTABLE_SECONDS = 5.0
-"""Seconds between lines of notable updates, such as evaluations of small data."""
+"""Seconds between lines of notable updates, such as evaluations."""
 NOTEBOOK_SECONDS = 0.2
-"""Least seconds between updates in a notebook: each is a message to a browser."""
+"""Minimum seconds between updates in a notebook, since each is a message to a browser."""
 
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """``done`` of ``total`` units of the work called ``title``, with a detail to show beside it."""
+    """State of a task: ``count`` of ``total`` units, and a detail to show beside them."""
 
     title: str
-    done: int
+    count: int
     total: int
     detail: str = ""
     is_notable: bool = False
-    """True for an update that gets its own line in a log: a start, an evaluation."""
+    """True for an update that gets its own line in a log, such as an evaluation."""
     is_counted: bool = True
-    """Show the numbers; False for units such as bytes, where ``detail`` says it all."""
+    """Show the numbers; False for units such as bytes, where ``detail`` says everything."""
 
 
 Progress = Callable[[ProgressUpdate], None]
-"""Called now and then during work; :func:`show_progress` makes one that displays it."""
+"""Receives updates during work; :func:`show_progress` makes one that displays them."""
 
 
 def report_progress(
     progress: Progress | None,
     title: str,
-    done: int,
+    count: int,
     total: int,
     detail: str = "",
     *,
@@ -53,11 +54,11 @@ def report_progress(
 ) -> None:
     """Call ``progress`` with an update, unless it is None."""
     if progress is not None:
-        progress(ProgressUpdate(title, done, total, detail, is_notable))
+        progress(ProgressUpdate(title, count, total, detail, is_notable))
 
 
 Announce = Callable[[str], Progress | None]
-"""Takes the title of a run (or '') and returns a callback that shows its progress, or None."""
+"""Takes the title of a run (may be empty); returns a callback that shows its progress, or None."""
 
 
 @contextmanager
@@ -89,9 +90,9 @@ _activity_displays: list[Progress] = []
 
 @contextmanager
 def activity(title: str) -> Iterator[None]:
-    """Show that work without measurable progress goes on, such as loading a model.
+    """Show that work without measurable progress is running, such as loading a model.
 
-    Terminals and notebooks show ``title`` at once, logs if it takes more than ``LINE_SECONDS``.
+    Terminals and notebooks show ``title`` at once, logs if it takes more than a second.
     """
     _activities.append(title)
     for show in tuple(_activity_displays):
@@ -105,7 +106,7 @@ def activity(title: str) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Return whether progress has a viewer: standard error is a terminal, or a notebook runs."""
+    """Return whether standard error is a terminal or this process is the kernel of a notebook."""
     return is_notebook() or (sys.stderr is not None and sys.stderr.isatty())
 
 
@@ -137,9 +138,9 @@ def _terminal_display() -> Any:
 
 
 class NotebookDisplay:
-    """Progress bars in the output of a cell, with the methods of rich's display.
+    """Progress bars in the output of a cell, with the methods of ``rich.progress.Progress``.
 
-    Rich's own needs ipywidgets in a notebook.
+    In a notebook, rich's own display needs ipywidgets.
     """
 
     def __init__(self) -> None:
@@ -184,7 +185,7 @@ def _cell_output(tasks: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 class Bars:
-    """Progress as one bar per unfinished task, shown from the first update on."""
+    """Show progress as one bar per unfinished task, from the first update on."""
 
     def __init__(self, display: Any, title: str) -> None:
         self.display = display
@@ -197,25 +198,28 @@ class Bars:
             self.tasks[update.title] = self.display.add_task("", total=None, count="")
         self.display.update(
             self.tasks[update.title],
-            completed=update.done,
+            completed=update.count,
             total=update.total or 1,
-            count=f"{update.done:,}/{update.total:,}" if update.is_counted else "",
+            count=f"{update.count:,}/{update.total:,}" if update.is_counted else "",
             description=escape_line(
                 _join(": ", self.title, _join(", ", update.title, update.detail))
             ),
-            visible=update.done < update.total,
+            visible=update.count < update.total,
         )
 
 
 class Heartbeat:
-    """Thread that prints a line after ``LINE_SECONDS`` without output, to show a living process.
+    """Thread that prints a line for new work that takes a second, and every ``LINE_SECONDS``.
 
-    Loading a model or one training step on a CPU may take minutes without an update.
+    Loading a model, or one training step on a CPU, may take minutes without an update.
     """
 
     def __init__(self) -> None:
         self.last_update = ""
         """Line of the latest progress update."""
+        self.work: Hashable = None
+        """Name of the work of the latest progress update."""
+        self.printed_work: set[Hashable] = set()
         self._start = self._last_line = time.monotonic()
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -233,52 +237,62 @@ class Heartbeat:
         sys.stderr.flush()
 
     def _run(self) -> None:
+        last_work: Hashable = None
         while not self._is_done.wait(HEARTBEAT_SECONDS):
             now = time.monotonic()
+            activity = next(iter(_activities[-1:]), "")
+            work = activity or self.work
+            if work is not None and work == last_work and work not in self.printed_work:
+                self.printed_work.add(work)
+                self.print(activity or self.last_update)
+            last_work = work
             if now - self._last_line >= LINE_SECONDS:
                 minutes, seconds = divmod(round(now - self._start), 60)
-                work = _join(": ", f"still working after {minutes}:{seconds:02}", *_activities[-1:])
-                self.print(_join("; ", work, self.last_update and f"last step: {self.last_update}"))
+                line = _join(": ", f"still working after {minutes}:{seconds:02}", activity)
+                self.print(_join("; ", line, self.last_update and f"last step: {self.last_update}"))
 
 
 class Lines:
-    """Progress as lines of text, at most one per ``LINE_SECONDS`` and task."""
+    """Show progress as lines of text, at most one per ``LINE_SECONDS`` and task."""
 
     def __init__(self, title: str, heartbeat: Heartbeat) -> None:
         self.title = title
         self.heartbeat = heartbeat
         self.starts: dict[str, tuple[float, int]] = {}
-        self.last_done: dict[str, int] = {}
+        self.last_counts: dict[str, int] = {}
         self.due_times: dict[tuple[str, bool], float] = {}
 
     def __call__(self, update: ProgressUpdate) -> None:
         now = time.monotonic()
         is_first = update.title not in self.starts
-        if is_first or update.done < self.last_done[update.title]:  # Again, in another epoch.
-            self.starts[update.title] = now, update.done
-        self.last_done[update.title] = update.done
+        # A task starts again in another epoch.
+        if is_first or update.count < self.last_counts[update.title]:
+            self.starts[update.title] = now, update.count
+        self.last_counts[update.title] = update.count
         if is_first:
             self.due_times[update.title, False] = now + LINE_SECONDS
             self.due_times[update.title, True] = now
         self.heartbeat.last_update = self._line(update, now)
+        self.heartbeat.work = (self.title, update.title)
         if now < self.due_times[update.title, update.is_notable]:
             return
         if not is_first or not update.is_notable:
             pause = NOTABLE_SECONDS if update.is_notable else LINE_SECONDS
             self.due_times[update.title, update.is_notable] = now + pause
+        self.heartbeat.printed_work.add(self.heartbeat.work)
         self.heartbeat.print(self.heartbeat.last_update)
 
     def _line(self, update: ProgressUpdate, now: float) -> str:
-        count = f"{update.title} {update.done:,} of {update.total:,}" if update.is_counted else ""
+        count = f"{update.title} {update.count:,} of {update.total:,}" if update.is_counted else ""
         is_timed = update.is_counted and not update.is_notable
         time_left = self._time_left(update, now) if is_timed else ""
         return _join(": ", self.title, _join(", ", count, update.detail, time_left))
 
     def _time_left(self, update: ProgressUpdate, now: float) -> str:
         start, num_before = self.starts[update.title]
-        if update.done <= num_before or update.done >= update.total:
+        if update.count <= num_before or update.count >= update.total:
             return ""
-        minutes = (now - start) * (update.total - update.done) / (update.done - num_before) / 60
+        minutes = (now - start) * (update.total - update.count) / (update.count - num_before) / 60
         if minutes < 1:
             return "less than a minute left"
         return f"about {pluralize(round(minutes), 'minute')} left"

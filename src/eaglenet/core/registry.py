@@ -6,8 +6,8 @@ A package declares a module under the entry point group ``eaglenet.plugins``::
     anything = "my_package.my_module"
 
 The module is imported when a command starts, and in Python when a name is unknown. It registers
-methods, datasets, encoders and stores. Other modules are imported with
-``eaglenet --import MODULE ...``. See docs/how-to/extending.md.
+methods, datasets, encoders and stores. ``eaglenet --import MODULE ...`` imports other modules. See
+docs/how-to/extending.md.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Registry(Generic[Entry]):
         """
         is_open: plug-ins may add entries; they are imported when a name is unknown or all names
             are listed.
-        list_command: command that lists the names, mentioned when there are too many to list.
-        modules: the module that adds each name, imported when the name is looked up, so that a
-            search does not wait for thirty methods. Iterating imports all of them.
+        modules: module that adds each name, imported when the name is looked up, so that a search
+            does not import thirty methods. Iterating imports all of them.
+        list_command: command that lists the names, mentioned when there are too many for a message.
         """
         self.kind = kind
         self.is_open = is_open
@@ -82,7 +82,7 @@ class Registry(Generic[Entry]):
         return self._entries[name]
 
     def _list_names(self) -> str:
-        """Return the names; for very many, the command that lists them or the first ones."""
+        """Return the names, or if they are many, the command that lists them or the first ones."""
         names = list(self)
         more = len(names) - MAX_LISTED
         if more > 0 and self.list_command:
@@ -107,12 +107,12 @@ class Registry(Generic[Entry]):
     def _import(self, name: str) -> None:
         """Import the module that adds a name; no effect while that import is running.
 
-        Holds no lock: Python's import system has its own.
+        Needs no lock, since Python's import system has one.
         """
         try:
             import_module(self.modules[name])
         except BaseException:
-            self._entries.pop(name, None)  # the module failed after adding it
+            self._entries.pop(name, None)  # The module failed after adding it.
             raise
 
     def __iter__(self) -> Iterator[str]:
@@ -126,7 +126,7 @@ class Registry(Generic[Entry]):
         return iter(own + [name for name in self._entries if name not in self.modules])
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)  # list() would call len() first
+        return sum(1 for _ in self)  # list() would call this method first.
 
 
 logger = logging.getLogger(__name__)
@@ -136,16 +136,16 @@ _imported_modules: list[str] = []
 
 
 def load_installed() -> None:
-    """Import the plug-ins of installed packages, once. One that fails is skipped with a warning."""
+    """Import the plug-ins of installed packages, once; skip those that fail, with a warning."""
     if GROUP in _loaded_groups:
         return
     _loaded_groups.add(GROUP)
-    from importlib.metadata import entry_points  # 15 ms, and a search needs no plug-in.
+    from importlib.metadata import entry_points  # Takes 15 ms, and a search needs no plug-in.
 
     for entry in entry_points(group=GROUP):
         try:
             entry.load()
-        except Exception as error:  # third-party code may fail in any way
+        except Exception as error:  # Third-party code may fail in any way.
             logger.warning(
                 "skipped plug-in %s (%s): %s: %s",
                 entry.name,
@@ -163,8 +163,8 @@ def imported_modules() -> tuple[str, ...]:
 def import_plugin(module: str) -> None:
     """Import a plug-in module that is installed, on ``PYTHONPATH`` or in the current folder.
 
-    The current folder, which may hold untrusted videos, is on the module path only meanwhile, and
-    only for a module that is nowhere else.
+    The current folder may hold untrusted videos. It is on the module path only during the import,
+    and only if the module is nowhere else.
     """
     here = os.getcwd()
     is_added = False

@@ -1,6 +1,6 @@
 """Typed settings: dataclasses from JSON values, `a.b=c` overrides, keyword options of functions.
 
-All settings are read here, so that wrong values give the same errors everywhere.
+All settings are read here, so invalid values give the same errors everywhere.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin
 
 from eaglenet.core.errors import ConfigError, UsageError
@@ -24,14 +25,12 @@ _TYPE_NAMES = {
     bool: "true or false",
     str: "text",
 }
-_HINTS: dict[Any, dict[str, Any]] = {}
-_CHOICES: dict[Any, dict[str, list[Any]]] = {}
 
 
 def option(default: Any, help: str, *, name: str = "", **metadata: Any) -> Any:
     """Declare a dataclass field that the command line can set.
 
-    name: name of the option, if it is not that of the field. ``metadata`` is described in
+    name: name of the option, if it differs from the field's. metadata: see
     :mod:`eaglenet.cli.options`.
     """
     option_metadata = {"option": name} if name else {}
@@ -70,7 +69,7 @@ class NamedFields:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert dataclasses to dictionaries and tuples to lists, as `json.dumps` needs them."""
+    """Convert dataclasses to dictionaries and tuples to lists, for ``json.dumps``."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             spec.name: to_plain(getattr(value, spec.name)) for spec in dataclasses.fields(value)
@@ -83,7 +82,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings:
-    """Build the dataclass ``kind`` from the result of :func:`to_plain`; refuse unknown names."""
+    """Build the dataclass ``kind`` from the output of :func:`to_plain`; refuse unknown names."""
     if not isinstance(plain, Mapping):
         where = where or kind.__name__
         raise ConfigError(f"{where}: expected a table of settings, got {plain!r:.200}")
@@ -165,39 +164,23 @@ def read_options(
 
 def check_choices(settings: Any) -> None:
     """Refuse a dataclass with a value that its field's ``Literal`` does not list."""
-    for name, choices in _choices(type(settings)).items():
+    for name, hint in _hints(type(settings)).items():
+        options = _options(hint)
+        choices = [
+            entry for each in options if get_origin(each) is Literal for entry in get_args(each)
+        ]
         value = getattr(settings, name)
-        if value not in choices:
-            expected = _describe(_hints(type(settings))[name])
-            raise ConfigError(f"{name} is {value!r}; expected {expected}")
+        is_none = value is None and type(None) in options
+        if choices and value not in choices and not is_none:
+            raise ConfigError(f"{name} is {value!r}; expected {_describe(hint)}")
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; cached, since Python compiles them every time."""
-    if kind not in _HINTS:
-        _HINTS[kind] = typing.get_type_hints(kind)
-    return _HINTS[kind]
-
-
-def _choices(kind: Any) -> dict[str, list[Any]]:
-    """Return the allowed values of the fields whose types list them."""
-    if kind not in _CHOICES:
-        _CHOICES[kind] = {
-            name: [entry for option in _options(hint) for entry in _names(option)]
-            for name, hint in _hints(kind).items()
-            if any(get_origin(option) is Literal for option in _options(hint))
-        }
-    return _CHOICES[kind]
-
-
-def _names(option: Any) -> tuple[Any, ...]:
-    if get_origin(option) is Literal:
-        return get_args(option)
-    return (None,) if option is type(None) else ()
+_hints: Callable[[Any], dict[str, Any]] = cache(typing.get_type_hints)
+"""Returns the types of a dataclass's fields; Python compiles the annotations at every call."""
 
 
 def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
-    """Return a line `path: first -> second` per value that differs between two plain trees."""
+    """Return a line `path: first -> second` for each value that differs between two plain trees."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         lines: list[str] = []
         for name in dict.fromkeys([*first, *second]):

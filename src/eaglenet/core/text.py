@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 
 def without_surrogates(text: str) -> str:
-    """Replace lone surrogates, which cannot be stored or printed, by question marks.
+    """Replace lone surrogates, which cannot be encoded as UTF-8, by question marks.
 
     >>> without_surrogates("caf\\udce9")
     'caf?'
@@ -65,7 +65,7 @@ def list_unknown(
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes with at least two digits.
+    """Format a number of bytes in the largest fitting unit.
 
     >>> format_bytes(44_900_000), format_bytes(1_500_000_000), format_bytes(16_300_000_000)
     ('45 MB', '1.5 GB', '16 GB')
@@ -78,7 +78,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_hours(hours: float) -> str:
-    """Format hours in seconds, minutes or hours.
+    """Format a duration in seconds, minutes or hours.
 
     >>> format_hours(1.5), format_hours(0.2), format_hours(0.02), format_hours(0)
     ('1.50 h', '12 min', '72 s', '0 s')
@@ -89,7 +89,7 @@ def format_hours(hours: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format seconds as hours, minutes and seconds.
+    """Format a duration as ``hours:minutes:seconds``.
 
     >>> format_duration(3725.4)
     '1:02:05'
@@ -100,7 +100,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Format a time as players do.
+    """Format a time in a video as ``minutes:seconds.tenth``, with hours where needed.
 
     >>> format_time(3725.5)
     '1:02:05.5'

@@ -27,7 +27,7 @@ Record = TypeVar("Record", bound="TensorRecord")
 def can_copy_async(device: torch.device | str) -> bool:
     """Return whether a copy to ``device`` may finish after the call.
 
-    Readers on the GPU wait in the same queue. A reader on the host would see unfinished data.
+    Later work on a GPU waits in the same queue; on the CPU it would read unfinished data.
     """
     return torch.device(device).type not in ("cpu", "mps")
 
@@ -131,7 +131,7 @@ class Tokens(TensorRecord):
 
 @dataclass(frozen=True, repr=False)
 class Clips(TensorRecord):
-    """Decoded frames, a mask of the real ones, and the second at which each is shown."""
+    """Decoded frames, a mask of the real ones, and the time of each in seconds."""
 
     frames: UInt8[Tensor, "videos frames 3 height width"]
     mask: Bool[Tensor, "videos frames"]
@@ -142,8 +142,8 @@ class Clips(TensorRecord):
 class Expert(TensorRecord):
     """Features of one pretrained model: any number of tokens per video.
 
-    A video without features has no real token: its mask is all False, and its values are zeros that
-    no method may read. ``seconds`` is the time of each token; -1 means unknown.
+    A video without features has a mask of False, and zeros as values, which no method may read.
+    ``seconds`` is the time of each token; -1 means unknown.
     """
 
     values: Float[Tensor, "videos tokens expert_dim"]
@@ -162,7 +162,7 @@ class TextGraph(TensorRecord):
 
     spans: the tokens of each node; node 0 is the whole text, a node without tokens is unused.
     roles: role of each node for its verb (`research.data.role_graphs`).
-    edges: ``edges[:, i, j]`` is True where node i receives messages from node j.
+    edges: ``edges[:, i, j]`` is True if node i receives messages from node j.
     """
 
     spans: Bool[Tensor, "texts nodes words"]
@@ -174,9 +174,10 @@ class TextGraph(TensorRecord):
 class TextFeatures(TensorRecord):
     """Encoded texts. A method requests the fields it reads; the others are None.
 
+    sentence: one vector per text.
     words, words_mask: one vector per token (for methods with experts: per expert).
     weights: weight of each expert per text.
-    tokens: token ids, for methods that learn to write captions.
+    tokens: token ids, for methods that learn to generate captions.
     graph: semantic roles.
     teachers: vectors of earlier models that a student learns from.
     keys: vectors of a momentum copy of the encoder, in training only.
@@ -200,8 +201,8 @@ class VideoFeatures(TensorRecord):
     tokens: any number of vectors per video, for methods whose encoder makes them (proxies,
         expansion tokens, selected patches, one vector per expert).
     experts: features of several pretrained models, by name.
-    teachers, keys: as for texts.
-    ids: video numbers, in training only; equal numbers are the same video.
+    teachers, keys: as in :class:`TextFeatures`.
+    ids: video numbers, in training only; equal numbers mean the same video.
     """
 
     frames: Float[Tensor, "videos frames dim"]
@@ -218,14 +219,14 @@ class VideoFeatures(TensorRecord):
 
 @dataclass(frozen=True)
 class PairBatch:
-    """One training batch: text ``i`` belongs to video ``i``; equal ids are the same video."""
+    """One training batch: text ``i`` belongs to video ``i``; equal ids mean the same video."""
 
     texts: Tokens | TextFeatures
     videos: Clips | VideoFeatures
     video_ids: Int[Tensor, "pairs"]
 
     def to(self, device: torch.device | str) -> PairBatch:
-        # A blocking copy would make every step wait for the one before.
+        # A blocking copy would make each step wait for the previous one.
         ids = self.video_ids.to(device, non_blocking=can_copy_async(device))
         return PairBatch(self.texts.to(device), self.videos.to(device), ids)
 
@@ -245,7 +246,7 @@ class Losses:
 
 @runtime_checkable
 class PlainConfig(Protocol):
-    """Any dataclass of plain values; saved beside the weights."""
+    """A dataclass of plain values, saved beside the weights."""
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
@@ -281,7 +282,7 @@ class Abilities:
 
 @dataclass(frozen=True)
 class BlockLayers:
-    """Layers of one pre-norm transformer block."""
+    """The layers of a pre-norm transformer block."""
 
     ln_1: nn.LayerNorm
     qkv: nn.Linear
@@ -293,7 +294,7 @@ class BlockLayers:
 
 @dataclass(frozen=True)
 class TextStack:
-    """Blocks and positions of a text encoder; a temporal head may be initialised from them."""
+    """Blocks and position embeddings of a text encoder, to initialise a temporal head from."""
 
     heads: int
     positions: Float[Tensor, "positions width"]
@@ -305,10 +306,10 @@ class TextStack:
 
 
 class HasLogitScale(Protocol):
-    """Encoder that carries the factor of its cosines. Cast to it to reach the tensors.
+    """An encoder with the factor on its cosines. Cast an encoder to it to reach the tensors.
 
-    They are not part of ``Encoder``: from Python 3.12 on, ``isinstance`` with a protocol does not
-    see the parameters of a module.
+    They are not part of ``Encoder``: since Python 3.12, ``isinstance`` with a protocol does not see
+    the parameters of a module.
 
     logit_scale: logarithm of the factor on cosines in training.
     logit_bias: term added to them, for encoders trained with a sigmoid loss.
@@ -323,10 +324,10 @@ class Encoder(Protocol):
     """Turns texts and videos into features. Implementations are ``nn.Module``s in ``encoders``.
 
     family: name in ``encoders.ENCODERS``, saved in a model folder.
-    image_size: side of the square frames it takes; None if it reads stored features.
+    image_size: side of its square input frames; None if it reads stored features.
     context_length: maximum tokens per text; None if it reads stored features.
-    vocabulary_size: number of tokens it knows; None if unknown.
-    resize: how an image becomes a square, as in :class:`FrameSpec`.
+    vocabulary_size: number of token ids; None if unknown.
+    resize: resizing of frames to a square, as in :class:`FrameSpec`.
     num_blocks: blocks of the vision encoder; 0 if it reads stored features.
     """
 
@@ -373,19 +374,19 @@ class Encoder(Protocol):
         *,
         patches: bool = False,
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Encode frames in one batch: [.., 1, dim], or with ``patches`` all tokens, frame first."""
+        """Return one vector per frame; with ``patches``, those of its patches after it."""
         ...
 
     def text_stack(self) -> TextStack | None:
-        """Return the blocks that a temporal head may start from, if any."""
+        """Return the blocks to initialise a temporal head from, if any."""
         ...
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time in these vision blocks (from 0) and no others."""
+        """Shift tokens in time in exactly these vision blocks (numbered from 0)."""
         ...
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
-        """Recompute activations in the backward pass; a number: in the first vision blocks only."""
+        """Recompute activations in the backward pass; a number: only in the first vision blocks."""
         ...
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -413,5 +414,5 @@ def quick_gelu(values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def unit_entries(features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-    """Scale vectors to entries of about 1: unit length times the root of the width."""
+    """Scale vectors to the length sqrt(width), so that their entries are about 1."""
     return F.normalize(features, dim=-1) * math.sqrt(features.shape[-1])

@@ -33,7 +33,7 @@ MAX_DEPTH = 100
 def read_bytes(path: Path, limit: int, descriptor: int | None = None) -> bytes:
     """Return the content of a regular file of at most ``limit`` bytes.
 
-    ``descriptor`` is the open file, which is closed.
+    descriptor: the open file, if it is open already; it is closed.
     """
     if descriptor is None:
         descriptor = open_for_reading(path)
@@ -50,7 +50,7 @@ def read_bytes(path: Path, limit: int, descriptor: int | None = None) -> bytes:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text is valid Unicode; names of files may be any bytes."""
+    """Return whether a text is valid Unicode; file names may be arbitrary bytes."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -115,7 +115,7 @@ def gunzip(data: bytes, limit: int) -> bytes:
 
 
 def check_zip(path: Path) -> None:
-    """Refuse an archive that unpacks to much more than its size; weights are not compressed."""
+    """Refuse a zip archive that unpacks to much more than its size; weights are not compressed."""
     size = os.path.getsize(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -127,13 +127,13 @@ def check_zip(path: Path) -> None:
 
 
 def check_tensor_bytes(tensors: Iterable[Any], path: Path) -> None:
-    """Refuse tensors with many more values than the file holds (repeated or shared storage)."""
+    """Refuse tensors that take much more memory than their file (repeated or shared storage)."""
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if total > 2 * os.path.getsize(path) + MIB:
         raise ValueError(f"claims {total} bytes of weights in {os.path.getsize(path)} bytes")
 
 
-def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
+def read_array(path: Path) -> NDArray[Any]:
     """Return the array of a ``.npy`` file; its header must not claim more than the file holds."""
     with path.open("rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -154,5 +154,5 @@ def read_array(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         raise ValueError(f"shape {shape} is impossible")
     if math.prod(shape) * dtype.itemsize > remaining:
         raise ValueError(f"claims shape {shape} of {dtype}, but holds {remaining} bytes")
-    array: NDArray[Any] = np.load(path, mmap_mode="c" if mapped else None, allow_pickle=False)
+    array: NDArray[Any] = np.load(path, allow_pickle=False)
     return array

@@ -1,4 +1,4 @@
-"""Towers and the readers of their files: how each family is configured, built and recognised."""
+"""Encoders, and the readers of their files: configuration, construction and recognition."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Pretrained(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """A tower family.
+    """A family of encoders.
 
     title: description for lists and messages.
     config_class: a frozen dataclass of plain values, saved in a model folder.
-    build: ``build(config, seed=0)`` creates an encoder with random weights; on the meta device one
-        without values.
+    build: ``build(config, seed=0)`` creates an encoder with random weights, or without values on
+        the meta device.
     recognises: returns whether a published folder or file is of this family.
-    load: ``load(location)`` reads such a folder or file; None: there are none.
-    reads_features: True if it adapts stored features and has no towers or tokenizer.
+    load: ``load(location)`` reads such a folder or file; None if there are none.
+    reads_features: True if it adapts stored features, without towers and tokenizer.
     open_own_files: ``open_own_files(config, folder)`` opens an encoder whose weights are in files
-        of another library inside a model folder (``save_own_files`` of the encoder writes them).
+        of another library in a model folder (the encoder's ``save_own_files`` writes them).
     """
 
     title: str

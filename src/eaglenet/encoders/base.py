@@ -1,4 +1,4 @@
-"""Bases of encoders."""
+"""Base classes of encoders."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.encoders.blocks import ResidualBlock
-from eaglenet.encoders.weights import forget, is_deferred
+from eaglenet.encoders.weights import is_deferred, release_weights
 
 CHUNK_FRAMES = 12
-"""Minimum frames per chunk: one clip. Fewer need more calls per frame, more leave the caches."""
+"""Frames per chunk on a CPU: one clip. Fewer take more calls per frame, more exceed the caches."""
 
 TextSource = Tokens | TextFeatures
 """Texts that an encoder reads: tokens, or stored features."""
@@ -37,58 +37,58 @@ VideoSource = Clips | VideoFeatures
 """Videos that an encoder reads: decoded clips, or stored features."""
 Frames = Shaped[Tensor, "videos frames 3 height width"]
 Mask = Bool[Tensor, "videos frames"]
-Read = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
+ReadFrames = Callable[[Frames, Mask | None], Float[Tensor, "videos frames tokens dim"]]
 
 
-def in_chunks(
-    read: Read, frames: Frames, mask: Mask | None
+def encode_in_chunks(
+    read: ReadFrames, frames: Frames, mask: Mask | None
 ) -> Float[Tensor, "videos frames tokens dim"]:
-    """Apply ``read`` to independent videos: on a CPU a few at a time in each thread."""
+    """Apply ``read`` to independent videos; on a CPU, to a few at a time in each thread."""
     size = max(1, CHUNK_FRAMES // frames.shape[1])
     is_whole = frames.device.type != "cpu" or torch.is_grad_enabled() or len(frames) <= size
     if is_whole or torch.compiler.is_compiling():
         return read(frames, mask)
-    parts = frames.split(size)
-    masks = [None] * len(parts) if mask is None else list(mask.split(size))
+    chunks = frames.split(size)
+    masks = [None] * len(chunks) if mask is None else list(mask.split(size))
     threads = torch.get_num_threads()
-    # An autocast of this thread does not apply to others.
+    # Autocast applies to one thread only.
     if threads == 1 or torch.is_autocast_enabled("cpu"):
-        return torch.cat(list(map(read, parts, masks)))
+        return torch.cat(list(map(read, chunks, masks)))
     is_inference = torch.is_inference_mode_enabled()
 
-    def read_apart(part: Frames, its_mask: Mask | None) -> Tensor:
+    def read_chunk(chunk: Frames, chunk_mask: Mask | None) -> Tensor:
         with torch.inference_mode(is_inference), torch.no_grad():
-            return read(part, its_mask)
+            return read(chunk, chunk_mask)
 
-    return torch.cat(list(_single_threads(threads).map(read_apart, parts, masks)))
+    return torch.cat(list(_single_threads(threads).map(read_chunk, chunks, masks)))
 
 
 @cache
 def _single_threads(count: int) -> ThreadPoolExecutor:
-    """Return a pool of ``count`` threads in each of which torch uses one thread."""
+    """Return a pool of ``count`` threads; torch uses one thread in each of them."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="chunks")
     barrier = threading.Barrier(count)
 
     def start() -> None:
         torch.set_num_threads(1)
-        torch.get_num_threads()  # Until this call the number is not specific to this thread.
+        torch.get_num_threads()  # Before this call, the number is not specific to the thread.
         barrier.wait()
 
     for future in [pool.submit(start) for _ in range(count)]:
         future.result()
-    # A new thread inherits the number that was set last.
+    # New threads inherit the number that was set last.
     torch.set_num_threads(count)
     return pool
 
 
-RESTORING = threading.RLock()
-"""Lets one thread restore a released tower while others wait."""
+_RESTORE_LOCK = threading.RLock()
+"""Held while a released tower is restored."""
 
 
 class BaseEncoder(nn.Module, ABC):
-    """An encoder of :class:`eaglenet.core.types.Encoder` that has no blocks and reads no frames.
+    """Base of encoders (:class:`eaglenet.core.types.Encoder`) without blocks that read no frames.
 
-    A subclass sets ``family``, ``config``, ``dim`` and ``logit_scale`` and implements
+    A subclass sets ``family``, ``config``, ``dim`` and ``logit_scale``, and implements
     ``encode_text`` and ``encode_video``.
     """
 
@@ -96,13 +96,13 @@ class BaseEncoder(nn.Module, ABC):
     abilities: ClassVar[Abilities] = Abilities()
     resize: ClassVar[Resize] = "crop"
     tower_names: ClassVar[tuple[str, ...]] = ()
-    """Modules that low-rank changes apply to."""
+    """Names of the modules to which low-rank changes apply."""
 
     config: PlainConfig
     dim: int
     image_size: int | None = None
     num_frames: int | None = None
-    """Frames per clip that suit the model; None: its method decides."""
+    """Frames per clip of the model; None if the method determines them."""
     context_length: int | None = None
     vocabulary_size: int | None = None
     logit_scale: Tensor
@@ -110,7 +110,7 @@ class BaseEncoder(nn.Module, ABC):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_parameter("logit_bias", None)  # a family that has one sets it
+        self.register_parameter("logit_bias", None)  # Set by families that have one.
 
     @abstractmethod
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures: ...
@@ -147,15 +147,15 @@ class BaseEncoder(nn.Module, ABC):
 
 
 class TowerEncoder(BaseEncoder):
-    """Two towers into one space; features are projections, not normalised.
+    """Encoder with two towers for a joint space; its features are not normalised.
 
-    A family sets ``family`` and ``abilities`` and calls :meth:`hold_towers` in its ``__init__``
+    A subclass sets ``family`` and ``abilities``, and calls :meth:`set_towers` in its ``__init__``
     (and sets the logit bias, if it has one).
 
     ``vision(pixels, num_frames=, frame_mask=, patches=)`` returns [images, tokens, dim], the
-    frame's own vector first; ``text.read(ids, mask, words=)`` returns :class:`TextFeatures`. Both
-    have ``blocks``, and ``gradient_checkpointing``: the number of them to recompute. Training
-    freezes parameters under ``vision.`` and ``text.`` or gives them their own rate.
+    vector of the frame first; ``text.read(ids, mask, words=)`` returns :class:`TextFeatures`. Both
+    have ``blocks`` and ``gradient_checkpointing``, the number of blocks to recompute. Training
+    freezes parameters under ``vision.`` and ``text.``, or sets their learning rate.
     """
 
     tower_names = ("vision", "text")
@@ -165,12 +165,12 @@ class TowerEncoder(BaseEncoder):
     text: nn.Module
     _restore_vision: Callable[[], nn.Module] | None = None
 
-    def hold_towers(
+    def set_towers(
         self, config: Any, vision: Any, text: Any, *, logit_scale: float, seed: int
     ) -> None:
-        """Set two new towers and their sizes; weights are random unless on the meta device.
+        """Set two new towers and their sizes, with random weights unless on the meta device.
 
-        ``logit_scale``: initial natural logarithm of the factor of the cosines.
+        logit_scale: initial natural logarithm of the factor on cosines.
         """
         self.config = config
         self.dim = config.dim
@@ -187,14 +187,14 @@ class TowerEncoder(BaseEncoder):
     def release_vision(self, restore: Callable[[], nn.Module]) -> None:
         """Release the weights of the image tower, which text queries do not need.
 
-        ``restore`` returns the tower; it is called on the next access.
+        restore: returns the tower; called on the next access.
         """
-        forget(self.vision)
+        release_weights(self.vision)
         self._restore_vision = restore
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TowerEncoder:
-        """Move all weights that have values; an image tower that is not loaded has none."""
-        with RESTORING:
+        """Apply ``fn`` to all weights except those of an image tower that is not loaded."""
+        with _RESTORE_LOCK:
             vision = self._modules["vision"]
             assert vision is not None
             if self._restore_vision is not None or is_deferred(vision):
@@ -208,16 +208,16 @@ class TowerEncoder(BaseEncoder):
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)
         if name == "vision" and self.__dict__.get("_restore_vision") is not None:
-            with RESTORING:
+            with _RESTORE_LOCK:
                 restore = self.__dict__.get("_restore_vision")
                 if restore is not None:
                     self.vision = restore().to(self.device).eval()
-                    self._restore_vision = None  # only now: other threads wait for it
+                    self._restore_vision = None  # Last, since other threads wait for it.
             return super().__getattr__(name)
         return value
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Encode texts; with ``words`` also every token, with a mask of the real ones."""
+        """Encode texts; with ``words``, also every token, with a mask of the real ones."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"the {self.family} encoder reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
@@ -235,9 +235,10 @@ class TowerEncoder(BaseEncoder):
         return features
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """Encode one vector per frame; with ``patches`` all its tokens, its own vector first.
+        """Encode one vector per frame; with ``patches``, also its patches.
 
-        ``patches`` is [videos, frames, 1 + patches, dim], and ``patches[:, :, 0]`` is ``frames``.
+        ``patches`` of the result is [videos, frames, 1 + patches, dim], the vectors of the frames
+        first.
         """
         if not isinstance(videos, Clips):
             raise UsageError(f"the {self.family} encoder reads Clips, got {type(videos).__name__}")
@@ -256,26 +257,28 @@ class TowerEncoder(BaseEncoder):
     def _encode_frames_once(
         self, frames: Frames, mask: Mask, patches: bool
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Call :meth:`encode_frames`, with repeated frames of a video or the next encoded once.
+        """Encode frames; those that repeat within a video or in the next one are encoded once.
 
         Overlapping clips share frames, and images and short videos repeat them.
         """
-        first_shown = None if torch.is_grad_enabled() or self._sees_time else _first_shown(frames)
-        if first_shown is None:
+        first_indices = (
+            None if torch.is_grad_enabled() or self._depends_on_time else _first_occurrences(frames)
+        )
+        if first_indices is None:
             return self.encode_frames(frames, mask, patches=patches)
-        fresh = first_shown == torch.arange(len(first_shown), device=first_shown.device)
+        is_first = first_indices == torch.arange(len(first_indices), device=first_indices.device)
         once = self.encode_frames(
-            frames.flatten(0, 1)[fresh][:, None],
-            mask.to(fresh.device).flatten()[fresh][:, None],
+            frames.flatten(0, 1)[is_first][:, None],
+            mask.to(is_first.device).flatten()[is_first][:, None],
             patches=patches,
         )
         # Index of each frame's first occurrence among the encoded frames.
-        index = (fresh.cumsum(dim=0) - 1)[first_shown].view(frames.shape[:2])
+        index = (is_first.cumsum(dim=0) - 1)[first_indices].view(frames.shape[:2])
         return once[:, 0][index.to(once.device)]
 
     @property
-    def _sees_time(self) -> bool:
-        """True if a frame's tokens depend on its position in the video."""
+    def _depends_on_time(self) -> bool:
+        """True if the tokens of a frame depend on its position in the video."""
         shifts = (getattr(block, "token_shift", False) for block in _blocks(self.vision))
         parts = (getattr(self.vision, name, None) for name in ("frame_embedding", "temporal_stem"))
         return any(part is not None for part in parts) or any(shifts)
@@ -283,14 +286,13 @@ class TowerEncoder(BaseEncoder):
     def encode_frames(
         self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Encode frames: uint8, or floats that are normalised already.
+        """Encode frames: uint8, or normalised floats.
 
-        On a CPU and without gradients a few videos at a time (:func:`in_chunks`).
-
+        On a CPU without gradients, a few videos are encoded at a time (:func:`encode_in_chunks`).
         ``mask`` marks the real frames; only token shift and a temporal stem use it.
         """
         frames = frames.to(self.device, non_blocking=True)
-        return in_chunks(partial(self._read_frames, patches=patches), frames, mask)
+        return encode_in_chunks(partial(self._read_frames, patches=patches), frames, mask)
 
     def _read_frames(
         self, frames: Frames, mask: Mask | None, *, patches: bool
@@ -302,7 +304,7 @@ class TowerEncoder(BaseEncoder):
         return tokens.reshape(num_videos, num_frames, *tokens.shape[1:])
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time inside these vision blocks (from 0), and in no others."""
+        """Shift tokens in time in exactly these vision blocks (numbered from 0)."""
         if self.abilities.token_shift:
             self.vision.set_token_shift(blocks)  # type: ignore[operator]
         else:
@@ -313,7 +315,7 @@ class TowerEncoder(BaseEncoder):
         return len(self.vision.blocks)  # type: ignore[arg-type]
 
     def text_stack(self) -> TextStack | None:
-        """The text tower's blocks, where they are :class:`ResidualBlock` with positions."""
+        """Return blocks and positions of the text tower; None without :class:`ResidualBlock`."""
         blocks = [block for block in _blocks(self.text) if isinstance(block, ResidualBlock)]
         positions = self.text.positional_embedding
         if not blocks or not isinstance(positions, Tensor):
@@ -332,9 +334,9 @@ class TowerEncoder(BaseEncoder):
         return TextStack(blocks[0].attention.heads, positions, layers)
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
-        """Recompute blocks in the backward pass of training: less memory, up to a third slower.
+        """Recompute blocks in the backward pass, which saves memory and is up to a third slower.
 
-        A number recomputes only that many of the first vision blocks, a compromise in memory.
+        A number recomputes only that many of the first vision blocks.
         """
         if blocks is True or blocks is False:
             self.text.gradient_checkpointing = len(_blocks(self.text)) if blocks else 0  # type: ignore[assignment]
@@ -346,9 +348,8 @@ class TowerEncoder(BaseEncoder):
 
         Use the default mode: it fuses norms, activations and pixel normalisation between the
         matrix products, which makes ViT-B/16 about a third faster in bf16 on an H200
-        (``benchmarks/encoding.py``). ``max-autotune`` searched for minutes there and kept the
-        library's kernels for the large products; its speed was not measured. A new batch shape
-        compiles again, so keep batches of one size. Names and weights do not change.
+        (``benchmarks/encoding.py``). Each new batch shape compiles again, so keep batches of one
+        size. Names and weights do not change.
         """
         self.vision.compile(*args, **kwargs)
         self.text.compile(*args, **kwargs)
@@ -359,13 +360,13 @@ def _blocks(tower: nn.Module) -> list[nn.Module]:
     return list(blocks) if isinstance(blocks, nn.ModuleList) else []
 
 
-def _first_shown(frames: Frames) -> Int[Tensor, "images"] | None:
-    """Index of the first frame with equal pixels, for each frame; None if all differ.
+def _first_occurrences(frames: Frames) -> Int[Tensor, "images"] | None:
+    """Return, for each frame, the index of the first frame with equal pixels; None if all differ.
 
-    Frames are compared with those of their own video and of the one before.
+    Frames are compared with those of their video and of the previous one.
     """
     flat = frames.flatten(0, 1)
-    # Comparing the middle rows first is enough for nearly all frames.
+    # The middle rows already distinguish nearly all frames.
     rows = flat[:, :, flat.shape[2] // 2].flatten(1)
     kinds = torch.unique(rows, dim=0, return_inverse=True)[1].tolist()
     latest: dict[int, int] = {}

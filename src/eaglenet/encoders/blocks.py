@@ -21,11 +21,11 @@ from eaglenet.encoders.clip_config import Activation, TowerConfig
 
 logger = logging.getLogger(__name__)
 
-# Token shift: some patches of a frame come from the previous or the next frame (TS2-Net).
+# Token shift: some tokens of a frame come from the previous or the next frame (TS2-Net).
 
 
 def shift_stride(num_tokens: int) -> int:
-    """g = floor(n / 7), the distance between shifted tokens; n counts the class token."""
+    """Return g = floor(n / 7), the distance between shifted tokens; n counts the class token."""
     stride = num_tokens // 7
     if stride == 0:
         raise ConfigError(
@@ -40,12 +40,12 @@ def shift_tokens(
     num_frames: int,
     frame_mask: Bool[Tensor, "videos frames"] | None = None,
 ) -> Float[Tensor, "images tokens width"]:
-    """Replace whole tokens by their neighbours in time; images are videos times frames in order.
+    """Replace tokens by those of neighbouring frames; images are videos times frames, in order.
 
-    Tokens 1, 1 + g, 1 + 2g, ... come from the previous frame and 4, 4 + g, ... from the next one;
-    the first and the last frame keep their own. The class token (0) never moves. With
-    ``frame_mask`` nothing moves between a real and a padded frame; without it all count as real.
-    Where both lists name a token (g = 1 or 3), the next frame wins.
+    Tokens 1, 1 + g, 1 + 2g, ... come from the previous frame, and 4, 4 + g, ... from the next one.
+    The first frame has no previous one and keeps its tokens, and so does the last one. The class
+    token (0) never moves. No token moves between a real and a padded frame; without ``frame_mask``
+    all frames are real. If both lists contain a token (g = 1 or 3), it comes from the next frame.
     """
     if tokens.shape[0] % num_frames:
         raise ConfigError(
@@ -58,32 +58,32 @@ def shift_tokens(
     )  # [videos, frames, tokens, width]
     result = videos.clone()
     earlier, later = videos[:, :-1], videos[:, 1:]
-    # From `videos`, not from `result`: a token moves by one frame at most.
+    # Read from `videos`, not from `result`, so that tokens move by one frame only.
     if frame_mask is None:
         result[:, 1:, 1::stride] = earlier[:, :, 1::stride]
         result[:, :-1, 4::stride] = later[:, :, 4::stride]
         return result.flatten(0, 1)
     is_pair_real = (frame_mask[:, :-1] & frame_mask[:, 1:])[..., None, None]
     result[:, 1:, 1::stride] = torch.where(is_pair_real, earlier, later)[:, :, 1::stride]
-    # The frame may hold tokens of the previous one already: those stay where nothing moves.
+    # The result may contain tokens of the previous frame, which stay where no token moves.
     result[:, :-1, 4::stride] = torch.where(is_pair_real, later, result[:, :-1])[:, :, 4::stride]
     return result.flatten(0, 1)
 
 
-# QuickGELU inside the product before it, on Hopper GPUs. cuBLAS applies no QuickGELU, so the widest
-# tensor of a block of CLIP is written, read and written again, with torch.compile too. With the
-# activation inside the product it is written once: CLIP B/32 encodes 3 to 4% more frames per second
-# on an H200 (768 frames at a time). Triton is imported by the first call.
+# QuickGELU fused into the product before it, on Hopper GPUs. cuBLAS has no QuickGELU, so the widest
+# tensor of a block of CLIP is written, read and written again, even with torch.compile. When fused,
+# it is written once: CLIP B/32 encodes 3 to 4% more frames per second on an H200 (768 frames at a
+# time). The first call imports Triton.
 
 MIN_ROWS = 16384
 """Minimum rows. With fewer, starting the kernel takes longer than it saves: 96 frames of CLIP B/32
-(4,800 rows) took 3.1 instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster with it."""
+(4,800 rows) took 3.1 ms instead of 2.2 ms on an H200; layers of 10,000 rows are 10% faster."""
 CAPABILITY = (9, 0)
-"""Hopper, for which the kernel was tuned; older devices have no copy engine."""
+"""Hopper, for which the kernel is tuned; older devices have no copy engine."""
 HAS_TRITON = importlib.util.find_spec("triton") is not None and torch.version.hip is None
-"""Decided at import, since torch.compile cannot. AMD devices also report capability (9, 0)."""
+"""Set at import, since torch.compile cannot. AMD devices also report capability (9, 0)."""
 STEP = 8
-"""Numbers in 16 bytes; the copy engine needs rows that start at a multiple of them."""
+"""bfloat16 numbers in 16 bytes; rows must start at a multiple of 16 bytes for the copy engine."""
 
 
 @torch.library.custom_op(
@@ -92,10 +92,10 @@ STEP = 8
     schema="(Tensor rows, Tensor weight, Tensor bias) -> Tensor",
 )
 def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """quick_gelu(rows weight^T + bias) of bfloat16 tensors, rounded once.
+    """Return quick_gelu(rows weight^T + bias) of bfloat16 tensors, rounded once.
 
-    A custom operation, so that torch.compile does not look inside. Triton needs a C compiler and a
-    writable folder; if it fails once, it is not tried again.
+    A custom operation, which torch.compile does not trace. Triton needs a C compiler and a writable
+    folder; after a failure it is not tried again.
     """
     global HAS_TRITON
     if HAS_TRITON:
@@ -109,7 +109,7 @@ def quick_gelu_product(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         except Exception as error:
             HAS_TRITON = False
             logger.warning("CLIP runs without its Triton kernel, a little slower: %s", error)
-    # A compiled tower calls this even if Triton failed after it was compiled.
+    # A compiled tower still calls this operation after Triton has failed.
     return quick_gelu(F.linear(rows, weight, bias))
 
 
@@ -126,7 +126,7 @@ def _align(matrix: Tensor) -> Tensor:
 def can_fuse_quick_gelu(tokens: Tensor, layer: nn.Linear) -> bool:
     """Return whether ``quick_gelu_product`` can replace ``layer`` and QuickGELU, and is faster.
 
-    It has no gradients; the caller checks that none are needed.
+    It has no gradients; callers must not need them.
     """
     return (
         tokens.is_cuda
@@ -139,23 +139,23 @@ def can_fuse_quick_gelu(tokens: Tensor, layer: nn.Linear) -> bool:
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Return whether the kernel runs on this device; a constant for torch.compile."""
+    """Return whether the kernel runs on a device; a constant for torch.compile."""
     properties = torch.cuda.get_device_properties(device)
     return HAS_TRITON and (properties.major, properties.minor) == CAPABILITY
 
 
 AttentionMask = Bool[Tensor, "..."] | Float[Tensor, "..."]
-"""Broadcasts to [sequences, heads, queries, keys]: True is attended to, or a number is added."""
+"""Broadcasts to [sequences, heads, queries, keys]: True where to attend, or scores to add."""
 
 
 Rotation = tuple[Float[Tensor, "tokens head"], Float[Tensor, "tokens head"]]
-"""Cosines and sines of the rotation of each pair of a head's numbers, for every token."""
+"""Cosines and sines of the rotation of each pair of numbers of a head, per token."""
 
 
 def rotate(
     values: Float[Tensor, "sequences heads tokens head"], rotation: Rotation
 ) -> Float[Tensor, "sequences heads tokens head"]:
-    """Rotary positions: rotate (x_2i, x_2i+1) by an angle that depends on the token."""
+    """Apply rotary positions: rotate (x_2i, x_2i+1) by an angle that depends on the token."""
     cosines, sines = rotation
     quarter_turn = torch.stack([-values[..., 1::2], values[..., ::2]], dim=-1).flatten(-2)
     return (values * cosines + quarter_turn * sines).to(values.dtype)
@@ -163,19 +163,19 @@ def rotate(
 
 SHORT_SEQUENCE = 64
 """Maximum number of tokens for which the memory-efficient kernel is the fastest. Forward and
-backward pass of 768 sequences of 50 tokens (bf16, 12 heads of 64, H200): 0.61 ms instead of 0.82 ms
-of cuDNN's; of 197 tokens: 6.1 ms instead of 3.1 ms."""
+backward pass of 768 sequences (bf16, 12 heads of 64, H200) of 50 tokens: 0.61 ms, cuDNN 0.82 ms; of
+197 tokens: 6.1 ms, cuDNN 3.1 ms."""
 
 
 def attention_kernel(num_tokens: int | None) -> AbstractContextManager[Any]:
-    """Return the context that selects the fastest attention of a CUDA GPU; None: another device.
+    """Return a context that selects the fastest attention on a CUDA GPU; None: another device.
 
-    Outside of compiled code, a caller who has switched that kernel off keeps that choice.
+    Outside of compiled code, respects a caller who has disabled that kernel.
     """
     is_short = num_tokens is not None and num_tokens <= SHORT_SEQUENCE
     is_allowed = torch.compiler.is_compiling() or torch.backends.cuda.mem_efficient_sdp_enabled()
     if is_short and is_allowed and torch.version.hip is None:
-        # No set_priority: leaving such a context does not restore the order of an outer one.
+        # Without set_priority: leaving such a context does not restore the order of an outer one.
         return sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
     return nullcontext()
 
@@ -201,8 +201,8 @@ class Attention(nn.Module):
         num_queries: int | None = None,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
-        """Attend; ``num_queries`` computes the outputs of the first tokens only."""
-        # Strided views of one buffer: the fused kernels read them without a copy.
+        """Return the outputs of all tokens, or of the first ``num_queries``."""
+        # Strided views of one buffer, which the fused kernels read without a copy.
         sequences, length, width = tokens.shape
         parts = self.qkv(tokens).view(sequences, length, 3, self.heads, width // self.heads)
         # [sequences, heads, tokens, width / heads] each
@@ -229,8 +229,8 @@ class FeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        # Not in training, where a split batch is encoded first without and then with gradients; nor
-        # on a CPU, whose products take 1.5 times as long with a factor (oneDNN has none with one).
+        # Not in training, which encodes a split batch first without and then with gradients; nor on
+        # a CPU, where products with a factor take 1.5 times as long (oneDNN has none).
         if tokens.is_cuda and not (self.training or torch.is_grad_enabled()):
             if self.activation == "quick_gelu":
                 if can_fuse_quick_gelu(tokens, self.up):
@@ -239,15 +239,14 @@ class FeedForward(nn.Module):
                     return self._in_one_pass(tokens)
             elif self._can_use_cublas(tokens):
                 return self._in_cublas_product(tokens)
-        hidden = self.up(tokens)
-        result: Tensor = self.down(activate(hidden, self.activation))
+        result: Tensor = self.down(activate(self.up(tokens), self.activation))
         return result
 
     def _can_use_cublas(self, tokens: Tensor) -> bool:
-        """Return whether cuBLAS's GELU, which is the one by tanh, can replace the activation.
+        """Return whether cuBLAS's GELU, an approximation by tanh, can replace the activation.
 
-        It differs from the exact GELU by an eighth or less of what rounding to bf16 does (root
-        mean square, inputs with deviations of 0.1 to 4); in fp32 it would be the larger error.
+        It differs from the exact GELU by at most an eighth of the rounding error of bf16 (root mean
+        square, inputs with standard deviations of 0.1 to 4); in fp32 it would be the larger error.
         """
         if torch.is_autocast_enabled("cuda") or tokens.dtype != self.up.weight.dtype:
             return False
@@ -256,35 +255,35 @@ class FeedForward(nn.Module):
     def _in_cublas_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """Apply the activation inside the first product, before the widest tensor is written."""
+        """Fuse the activation into the first product, so the widest tensor is written once."""
         flat = tokens.flatten(0, -2)
-        hidden = torch._addmm_activation(self.up.bias, flat, self.up.weight.T, use_gelu=True)
-        result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
+        hidden_states = torch._addmm_activation(self.up.bias, flat, self.up.weight.T, use_gelu=True)
+        result = torch.addmm(self.down.bias, hidden_states, self.down.weight.T)
         return result.view(tokens.shape)
 
     def _in_triton_product(
         self, tokens: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """Apply QuickGELU inside the first product, with the Triton kernel."""
+        """Fuse QuickGELU into the first product, with the Triton kernel."""
         flat = tokens.flatten(0, -2)
-        hidden = quick_gelu_product(flat, self.up.weight, self.up.bias)
-        result = torch.addmm(self.down.bias, hidden, self.down.weight.T)
+        hidden_states = quick_gelu_product(flat, self.up.weight, self.up.bias)
+        result = torch.addmm(self.down.bias, hidden_states, self.down.weight.T)
         return result.view(tokens.shape)
 
     def _in_one_pass(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """quick_gelu(x) = silu(1.702 x) / 1.702, with the factors moved into the products.
+        """Compute quick_gelu(x) = silu(1.702 x) / 1.702 with the factors in the products.
 
         Written out, the activation reads and writes the widest tensor of a block three times.
         """
         flat = tokens.flatten(0, -2)
-        hidden = torch.addmm(SLOPE * self.up.bias, flat, self.up.weight.T, alpha=SLOPE)
-        hidden = F.silu(hidden, inplace=True)
-        result = torch.addmm(self.down.bias, hidden, self.down.weight.T, alpha=1 / SLOPE)
+        hidden_states = torch.addmm(SLOPE * self.up.bias, flat, self.up.weight.T, alpha=SLOPE)
+        hidden_states = F.silu(hidden_states, inplace=True)
+        result = torch.addmm(self.down.bias, hidden_states, self.down.weight.T, alpha=1 / SLOPE)
         return result.view(tokens.shape)
 
 
 def activate(values: Float[Tensor, "*shape"], activation: Activation) -> Float[Tensor, "*shape"]:
-    """One of CLIP's quick GELU, GELU, and GELU by tanh."""
+    """Apply CLIP's quick GELU, GELU, or its approximation by tanh."""
     if activation == "quick_gelu":
         return quick_gelu(values)
     return F.gelu(values, approximate="tanh" if activation == "gelu_tanh" else "none")
@@ -293,7 +292,7 @@ def activate(values: Float[Tensor, "*shape"], activation: Activation) -> Float[T
 class ResidualBlock(nn.Module):
     """x + attention(ln_1(x)), then x + mlp(ln_2(x)).
 
-    With ``token_shift`` the input of the attention, and only that, is shifted in time.
+    With ``token_shift``, the input of the attention is shifted in time.
     """
 
     def __init__(self, config: TowerConfig) -> None:
@@ -315,7 +314,7 @@ class ResidualBlock(nn.Module):
         num_queries: int | None = None,
         rotation: Rotation | None = None,
     ) -> Float[Tensor, "sequences queries width"]:
-        """One block; ``num_queries`` computes the outputs of the first tokens only."""
+        """Return the outputs of all tokens, or of the first ``num_queries``."""
         states = self.ln_1(tokens)
         if self.token_shift:
             states = shift_tokens(states, num_frames, frame_mask)
@@ -327,13 +326,13 @@ class ResidualBlock(nn.Module):
     def finish(
         self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """Add both residual branches, given the output of attention."""
+        """Add both residual branches; ``output`` is that of the attention."""
         return self.add_mlp(self.add_attention(tokens, output))
 
     def add_attention(
         self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
     ) -> Float[Tensor, "*batch width"]:
-        """Add the branch of attention, given its output."""
+        """Add the branch of the attention, given its output."""
         return tokens + output
 
     def add_mlp(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
@@ -345,9 +344,9 @@ class ResidualBlock(nn.Module):
 def run_block(
     block: nn.Module, tokens: Tensor, *, is_checkpointed: bool, **options: object
 ) -> Tensor:
-    """Call a block; a checkpointed one recomputes its activations in the backward pass."""
+    """Call a block; if checkpointed, recompute its activations in the backward pass."""
     if is_checkpointed and torch.is_grad_enabled():
-        # The block draws no random numbers, so the generator state need not be kept.
+        # Blocks draw no random numbers, so there is no generator state to preserve.
         result: Tensor = checkpoint(
             functools.partial(block, **options),
             tokens,
@@ -360,7 +359,7 @@ def run_block(
 
 
 def run_blocks(tower: Any, tokens: Tensor, **options: object) -> Tensor:
-    """Run all blocks of a tower; training recomputes the first ``gradient_checkpointing``."""
+    """Run the blocks of a tower; training recomputes the first ``gradient_checkpointing``."""
     for index, block in enumerate(tower.blocks):
         is_checkpointed = tower.training and index < tower.gradient_checkpointing
         tokens = run_block(block, tokens, is_checkpointed=is_checkpointed, **options)
@@ -373,7 +372,7 @@ def make_blocks(config: TowerConfig) -> nn.ModuleList:
 
 
 def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None:
-    """CLIP's initialisation: residual branches shrink with depth."""
+    """Initialise blocks like CLIP: residual branches get smaller with depth."""
     for block in blocks:
         if not isinstance(block, ResidualBlock):
             continue
@@ -389,15 +388,12 @@ def initialise_blocks(blocks: nn.ModuleList, generator: torch.Generator) -> None
             nn.init.zeros_(linear.bias)
 
 
-# One vector of a set of tokens: a learnt query attends to all of them.
-
-
 class AttentionPooling(nn.Module):
     r"""``y = out(sum_i a_i v_i)``, then ``y + mlp(norm(y))``; ``a = softmax(q k_i / sqrt(d))``.
 
-    The query ``q`` is the same for all, so a head's scores are products of the tokens with one
-    vector, ``W_k^T q`` (the bias of the keys drops out of the softmax), and the values need to be
-    projected only after they are averaged: no token is multiplied by a square matrix.
+    The query ``q`` is learnt, and the same for all inputs. The scores of a head are therefore
+    products of the tokens with one vector, ``W_k^T q`` (the bias of the keys cancels in the
+    softmax), and values are projected after averaging: no token is multiplied by a square matrix.
     """
 
     def __init__(self, config: TowerConfig, *, heads: int, mlp_width: int) -> None:
@@ -407,7 +403,7 @@ class AttentionPooling(nn.Module):
         self.probe = nn.Parameter(torch.zeros(width))
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
-        self.key.bias.requires_grad_(False)  # It is in every file and has no effect.
+        self.key.bias.requires_grad_(False)  # It is in the files, but has no effect.
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
@@ -418,10 +414,10 @@ class AttentionPooling(nn.Module):
         tokens: Float[Tensor, "sequences tokens width"],
         bias: Float[Tensor, "sequences tokens"] | None = None,
     ) -> Float[Tensor, "sequences width"]:
-        """``bias`` is added to the scores of all heads, to weight tokens."""
+        """Pool each sequence; ``bias`` is added to the scores of its tokens in all heads."""
         width, heads = tokens.shape[-1], self.heads
         query = self.query(self.probe).view(heads, 1, width // heads)
-        # [heads, width]: each head's query seen from the tokens
+        # [heads, width]: W_k^T q of each head.
         directions = (query @ self.key.weight.view(heads, width // heads, width)).squeeze(1)
         scores = tokens @ (directions * (width // heads) ** -0.5).T
         scores = scores.float() if bias is None else scores.float() + bias[..., None]

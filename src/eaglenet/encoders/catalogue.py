@@ -1,4 +1,4 @@
-"""Trained towers by name: size, input, languages, licence and published results."""
+"""Trained models by name: size, input, languages, licence and published results."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Literal
 from eaglenet.core.errors import ModelNotFoundError, UsageError, shell_quote
 
 Languages = Literal["English", "many"]
-ACCEPTED = "EAGLENET_ACCEPT_LICENCE"
+LICENCE_VARIABLE = "EAGLENET_ACCEPT_LICENCE"
 """Environment variable that names an accepted licence, such as ``CC-BY-NC-4.0``."""
 PE_PAPER = "Bolya et al. 2025, arXiv:2504.13181"
 MTEB = "MTEB's results of 20 August 2026, over 879 of the 1,000 videos"
 ST_PREFIX = "st:"
-"""Start of the names of models that sentence-transformers opens."""
+"""Prefix of the names of models that sentence-transformers opens."""
 GPU_PARAMETERS = 2_000_000_000
-"""Models with more weights than this are listed as models for GPUs."""
+"""Models with more weights are listed as models for GPUs."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """Description of a model before it is downloaded.
+    """Description of a model, available before its download.
 
-    parameters: number of weights in both towers. stored_bytes: bytes per weight in the files.
-    image_size: side of frames here; 0 if the model cannot be loaded here.
-    zero_shot: published text-to-video R@1 on MSR-VTT without training on it; None: not published
-        by its makers. source: where that number is from.
-    obstacle: why the model cannot be loaded here; it is listed for its numbers.
+    parameters: number of weights in both towers.
+    stored_bytes: bytes per weight in the files.
+    image_size: side of input frames; 0 if eaglenet cannot load the model.
+    zero_shot: published text-to-video R@1 on MSR-VTT without training on it; None if its authors
+        have not published it.
+    source: source of ``zero_shot``.
+    obstacle: reason why eaglenet cannot load the model, which is listed for its numbers.
     """
 
     name: str
@@ -51,7 +53,7 @@ class ModelCard:
 
     @property
     def hardware(self) -> str:
-        """Device that the model is for, by the size of its weights in 16 bits."""
+        """Device that the model needs, by the size of its weights in 16 bits."""
         if self.parameters < GPU_PARAMETERS:
             return "CPU or GPU"
         return f"GPU, {2 * self.parameters / 1e9:.1f} GB for weights in bf16"
@@ -141,7 +143,7 @@ CARDS: dict[str, ModelCard] = {
         ),
     )
 }  # fmt: skip
-"""By the name that ``--model`` takes."""
+"""Descriptions by the name that ``--model`` takes."""
 
 ALIASES = {
     "fast": "openai/clip-vit-base-patch32",
@@ -151,7 +153,7 @@ ALIASES = {
     "best-laptop": "st:google/videoprism-lvt-base-f16r288",
     "best-gpu": "st:Qwen/Qwen3-VL-Embedding-2B",
 }
-"""Names that people can remember; a folder called so is written as ``./best``."""
+"""Memorable names. Write ``./best`` for a folder of such a name."""
 
 HUB_IDS = {
     "ViT-B/32": "openai/clip-vit-base-patch32",
@@ -160,11 +162,11 @@ HUB_IDS = {
     "ViT-L/14@336px": "openai/clip-vit-large-patch14-336",
     **ALIASES,
 }
-"""Short names: OpenAI's own, and the aliases."""
+"""Short names: OpenAI's names, and the aliases."""
 
 
 def no_such_model(name: str, cause: str) -> ModelNotFoundError:
-    """Return the error for a name that no model has, with the most similar name."""
+    """Return the error for an unknown model, with the most similar name."""
     known_names = ["small", *HUB_IDS, *CARDS]
     close_names = difflib.get_close_matches(name, known_names, n=1)
     advice = (
@@ -177,35 +179,35 @@ def no_such_model(name: str, cause: str) -> ModelNotFoundError:
 
 
 FORBIDS_COMMERCE = re.compile(r"\bnc\b|non-?commercial|research|amlr", re.IGNORECASE)
-"""Names of licences that the hub's pages give: CC-BY-NC-4.0, Apple's AMLR and their like."""
+"""Matches names of non-commercial licences on the hub, such as CC-BY-NC-4.0 and Apple's AMLR."""
 LICENCE_LINE = re.compile(r"^license(?:_name)?:[ \t]*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 def require_licence(identifier: str, page: str = "") -> None:
-    """Refuse to download a model whose licence forbids commercial use until it is accepted.
+    """Refuse a model whose licence forbids commercial use, unless the licence is accepted.
 
-    ``page``: the README of a model without a card here, whose head names its licence.
+    ``page``: README of a model that is not in ``CARDS``; its header names the licence.
     """
     card = CARDS.get(identifier) or CARDS.get(ST_PREFIX + identifier)
     if card is not None:
         licence = "" if card.is_commercial else card.licence
         size = f" ({card.bytes_on_disk / 1e9:.1f} GB)"
     else:
-        licence, size = _forbidding(page), ""
-    if not licence or os.environ.get(ACCEPTED, "").lower() == licence.lower():
+        licence, size = _non_commercial_licence(page), ""
+    if not licence or os.environ.get(LICENCE_VARIABLE, "").lower() == licence.lower():
         return
     raise UsageError(
         f"{identifier}{size} is licensed {licence}, which "
         "forbids commercial use. If that suits you, download it with `eaglenet models --download "
         f"{shell_quote(identifier)} --accept-licence {shell_quote(licence)}`, or set "
-        f"{ACCEPTED}={shell_quote(licence)}"
+        f"{LICENCE_VARIABLE}={shell_quote(licence)}"
     )
 
 
-def _forbidding(page: str) -> str:
-    """The licence that forbids commercial use in the head of a README; "" where none does.
+def _non_commercial_licence(page: str) -> str:
+    """Return the non-commercial licence in the header of a README; "" if there is none.
 
-    >>> _forbidding("---\\nlicense: cc-by-nc-4.0\\n---\\n# A model")
+    >>> _non_commercial_licence("---\\nlicense: cc-by-nc-4.0\\n---\\n# A model")
     'cc-by-nc-4.0'
     """
     head = page.split("\n---", 1)[0] if page.startswith("---") else ""

@@ -12,8 +12,6 @@ from eaglenet.encoders.blocks import initialise_blocks, make_blocks, run_blocks
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, ClipConfig, TextConfig
 from eaglenet.encoders.vision import VisionTower
 
-# The text tower: causal blocks over token ids; the sentence is read at the end token.
-
 
 class TextTower(nn.Module):
     """CLIP's text tower: embed, causal blocks, ln_final, projection."""
@@ -21,7 +19,7 @@ class TextTower(nn.Module):
     def __init__(self, config: TextConfig, dim: int) -> None:
         super().__init__()
         self.config = config
-        # Set by `initialise`: drawing on the meta device would import torch's compiler, a second.
+        # `initialise` draws the values: on the meta device this would import torch's compiler, 1 s.
         self.token_embedding = nn.Embedding.from_pretrained(
             torch.empty(config.vocabulary_size, config.width), freeze=False
         )
@@ -32,12 +30,12 @@ class TextTower(nn.Module):
         self.gradient_checkpointing = 0
 
     def embed(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts words width"]:
-        """Inputs of the first block."""
+        """Return the inputs of the first block."""
         tokens: Tensor = self.token_embedding(ids)
         return tokens + self.positional_embedding[: ids.shape[1]]
 
     def end_positions(self, ids: Int[Tensor, "texts words"]) -> Int[Tensor, "texts"]:
-        """Index of each text's end: the first end token, or the largest id (OpenAI's rule)."""
+        """Return the index of each first end token, or of the largest id (OpenAI's rule)."""
         end_token = self.config.end_token
         if end_token is None:
             return ids.argmax(dim=1)
@@ -46,7 +44,7 @@ class TextTower(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """Return the end token of each text; with ``words`` every token too."""
+        """Return the vector of each text at its end token; with ``words``, also every token."""
         features = self(ids, words=words)
         if not words:
             return TextFeatures(sentence=features[:, 0])
@@ -61,7 +59,7 @@ class TextTower(nn.Module):
     def forward(
         self, ids: Int[Tensor, "texts words"], *, words: bool = False
     ) -> Float[Tensor, "texts outputs dim"]:
-        """The projected sentence, [texts, 1, dim], or with ``words`` every position."""
+        """Return vectors of texts [texts, 1, dim], or with ``words`` of all positions."""
         if not words and len(ids) and not torch.is_grad_enabled() and not ids.is_meta:
             # Blocks are causal, so tokens after the end of the longest text have no effect.
             ids = ids[:, : int(self.end_positions(ids).max()) + 1]
@@ -85,10 +83,10 @@ def take_positions(
 
 
 class ClipEncoder(TowerEncoder):
-    """A frame is its class token, a text its end token.
+    """Encodes a frame as its class token, a text as its end token.
 
     Weights may be fp32, bf16 or fp16; training runs bf16 autocast over fp32 weights. A new encoder
-    is random (``seed``); :func:`eaglenet.encoders.clip_files.load_clip` gives a trained one.
+    is random (``seed``); :func:`eaglenet.encoders.clip_files.load_clip` loads a trained one.
     """
 
     family = "clip"
@@ -101,4 +99,4 @@ class ClipEncoder(TowerEncoder):
         super().__init__()
         vision = VisionTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
         text = TextTower(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)

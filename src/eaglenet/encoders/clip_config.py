@@ -1,4 +1,4 @@
-"""The shape of a CLIP model: plain values, saved beside the weights."""
+"""Configuration of CLIP models: plain values, saved beside the weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 CLIP_PIXEL_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_PIXEL_STD = (0.26862954, 0.26130258, 0.27577711)
 PIXEL_HALF = (0.5, 0.5, 0.5)
-"""Mean and deviation of pixels of SigLIP and PE-Core."""
+"""Mean and standard deviation of the pixels of SigLIP and PE-Core."""
 CLIP_LOGIT_SCALE = math.log(100.0)
 
-LARGEST: dict[str, int] = {
+MAX_SIZES: dict[str, int] = {
     "layers": 512,
     "heads": 1024,
     "width": 65_536,
@@ -27,11 +27,11 @@ LARGEST: dict[str, int] = {
     "context_length": 65_536,
     "dim": 65_536,
 }
-"""Limits far beyond any model, so that a broken file cannot allocate too much memory."""
+"""Limits far beyond any model, so a broken file cannot allocate too much memory."""
 
 
 class TowerConfig:
-    """Sizes that every transformer tower has; a subclass is a frozen dataclass with defaults."""
+    """Sizes of a transformer tower; subclasses are frozen dataclasses with defaults."""
 
     width: int
     layers: int
@@ -43,7 +43,7 @@ class TowerConfig:
     def __post_init__(self) -> None:
         """Refuse impossible sizes, a width that heads do not divide, and unknown activations."""
         name = "vision" if isinstance(self, VisionTowerConfig) else "text"
-        for size in LARGEST:
+        for size in MAX_SIZES:
             if hasattr(self, size):
                 _check_size(name, size, getattr(self, size))
         if not isinstance(self.norm_eps, (int, float)) or not 0 < self.norm_eps < 1:
@@ -61,7 +61,7 @@ class TowerConfig:
 
 
 class VisionTowerConfig(TowerConfig):
-    """Sizes that every image tower has."""
+    """Sizes of an image tower."""
 
     image_size: int
     patch_size: int
@@ -76,7 +76,7 @@ class VisionTowerConfig(TowerConfig):
 
     @property
     def grid(self) -> int:
-        """Patches along one side; pixels beyond the last whole patch are not read."""
+        """Patches along one side; pixels beyond the last whole patch are ignored."""
         return self.image_size // self.patch_size
 
 
@@ -84,8 +84,8 @@ class VisionTowerConfig(TowerConfig):
 class VisionConfig(VisionTowerConfig):
     """Image tower; defaults are ViT-B/32.
 
-    frame_positions: maximum frames per video of a tower with frame positions; 0, as in CLIP: frames
-        are independent images.
+    frame_positions: maximum frames per video of a tower with frame positions; 0 for independent
+        images, as in CLIP.
     """
 
     image_size: int = 224
@@ -100,7 +100,7 @@ class VisionConfig(VisionTowerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.frame_positions <= LARGEST["context_length"]:
+        if not 0 <= self.frame_positions <= MAX_SIZES["context_length"]:
             raise ConfigError(f"frame_positions is {self.frame_positions}; 0 means none")
 
     @property
@@ -110,7 +110,7 @@ class VisionConfig(VisionTowerConfig):
 
 @dataclass(frozen=True)
 class TextConfig(TowerConfig):
-    """Text tower. ``end_token`` None: the text's vector is that of the largest id, as in CLIP."""
+    """Text tower. The vector of a text is that of ``end_token``; if None, of the largest id."""
 
     vocabulary_size: int = 49408
     context_length: int = 77
@@ -143,16 +143,18 @@ class ClipConfig:
 
 
 def _check_size(where: str, name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= LARGEST[name]:
-        raise ConfigError(f"{where} {name} is {value!r:.60}; expected 1 to {LARGEST[name]}".strip())
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_SIZES[name]:
+        raise ConfigError(
+            f"{where} {name} is {value!r:.60}; expected 1 to {MAX_SIZES[name]}".strip()
+        )
 
 
 def check_sizes(config: Any) -> None:
-    """Refuse numbers beyond any model, before anything is built with them."""
+    """Refuse impossible sizes in a config, before a model is built with it."""
     for spec in fields(config):
         value = getattr(config, spec.name)
         kind = "layers" if "layers" in spec.name else spec.name
-        limit = LARGEST.get(kind, LARGEST["width"])
+        limit = MAX_SIZES.get(kind, MAX_SIZES["width"])
         if isinstance(value, int) and not -1 <= value <= limit:
             raise ConfigError(f"{spec.name} is {value!r:.60}; expected at most {limit}")
         if isinstance(value, float) and value != value:
@@ -177,4 +179,4 @@ CLIP_SHAPES: dict[str, ClipConfig] = {
         text=TextConfig(width=768, heads=12, mlp_width=3072),
     ),
 }
-"""The shapes of OpenAI's released models, by their names."""
+"""Shapes of OpenAI's released models, by name."""

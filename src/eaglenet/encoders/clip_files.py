@@ -1,8 +1,8 @@
 """Trained CLIP models from a folder, a hub id or an OpenAI file.
 
 OpenAI's ``.pt`` files are TorchScript archives: a zip with code, a pickle of the module tree, and
-raw storages. Only the tree and the storages are read, by an unpickler that can make nothing but
-tensors and inert nodes; nothing in the file runs.
+raw storages. Only the tree and the storages are read, by an unpickler that creates nothing but
+tensors and inert nodes; no code of the file runs.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from eaglenet.encoders.weights import (
     read_weights,
 )
 
-# ``config.json`` of a CLIP folder on the hub, to our config and back.
+# ``config.json`` of a CLIP folder on the hub.
 
-# transformers leaves values out that equal its defaults, so these are part of the format.
+# transformers omits values that equal its defaults, so these are part of the format.
 TEXT_DEFAULTS: dict[str, Any] = {
     "vocab_size": 49408,
     "hidden_size": 512,
@@ -78,15 +78,15 @@ VISION_DEFAULTS: dict[str, Any] = {
     "layer_norm_eps": 1e-5,
 }
 LEGACY_END_TOKEN = 2
-"""Written into CLIP's early configs by mistake; it means "the largest id"."""
+"""Wrong value in CLIP's early configs; it means "the largest id"."""
 METACLIP_2 = "metaclip_2"
-"""CLIP's towers over XLM-R's vocabulary, whose end token really is 2."""
+"""CLIP's towers with XLM-R's vocabulary, in which 2 is the end token."""
 
 
 def config_from_hub(
     values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> ClipConfig:
-    """Convert ``config.json`` and, if it exists, ``preprocessor_config.json``."""
+    """Convert ``config.json`` and ``preprocessor_config.json``, if it exists."""
     kind = values.get("model_type", "clip")
     if kind not in ("clip", METACLIP_2):
         raise CheckpointError(
@@ -144,27 +144,27 @@ TEXT = {
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"),
     *("hf_tokenizer_name", "pool_type", "eos_id"),
 }
-"""Supported options; a file that sets others is refused."""
+"""Supported options. A file with others is refused."""
 
 
 def is_open_clip(location: Path) -> bool:
-    """Recognise a folder of open_clip whose image tower is open_clip's own, not timm's."""
+    """Recognise a folder of open_clip whose image tower is not timm's."""
     return (location / OPEN_CLIP_CONFIG).is_file() and not open_clip_trunk(location)
 
 
 def read_open_clip(folder: Path) -> ClipEncoder:
-    """Read the encoder of such a folder, in eval mode."""
+    """Read the encoder of a folder in open_clip's layout, in eval mode."""
     weights = from_openai(read_open_clip_weights(folder))
     config = config_from_open_clip(read_json(folder / OPEN_CLIP_CONFIG), weights)
     return make_encoder(ClipEncoder, config, weights, folder)
 
 
 def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipConfig:
-    """Convert ``open_clip_config.json``; sizes are read off the weights."""
+    """Convert ``open_clip_config.json``; the weights give the sizes."""
     plain = values.get("model_cfg", values)
     images = values.get("preprocess_cfg") or {}
     vision, text = (plain.get(name) or {} for name in ("vision_cfg", "text_cfg"))
-    odd = [
+    unsupported_names = [
         f"{title}{name}"
         for title, section, supported_names in (
             ("", plain, TOP),
@@ -175,13 +175,13 @@ def config_from_open_clip(values: Mapping[str, Any], weights: Weights) -> ClipCo
         if section[name]
     ]
     if text.get("pool_type", "argmax") not in ("argmax", "eos"):
-        odd.append(f"text pool_type {text['pool_type']!r}")
+        unsupported_names.append(f"text pool_type {text['pool_type']!r}")
     if images.get("resize_mode", "shortest") != "shortest":
-        odd.append(f"resize_mode {images['resize_mode']!r}")
-    if odd:
+        unsupported_names.append(f"resize_mode {images['resize_mode']!r}")
+    if unsupported_names:
         raise CheckpointError(
-            f"{OPEN_CLIP_CONFIG}: {', '.join(odd)} are not options of CLIP's own towers; load "
-            "the model by open_clip's name: openclip:NAME/PRETRAINED"
+            f"{OPEN_CLIP_CONFIG}: {', '.join(unsupported_names)} are not options of CLIP's own "
+            "towers; load the model by open_clip's name: openclip:NAME/PRETRAINED"
         )
     activation: Activation = "quick_gelu" if plain.get("quick_gelu") else "gelu"
     try:
@@ -216,7 +216,7 @@ def load_clip(name_or_folder: str | Path) -> Pretrained:
     """
     path = Path(name_or_folder).expanduser()
     if path.is_file() and is_open_clip(path.parent):
-        path = path.parent  # weights alone do not determine the activation
+        path = path.parent  # The weights do not determine the activation.
     if path.is_file():
         encoder = load_openai_clip(path)
         return Pretrained(encoder, _check_vocabulary(_openai_tokenizer(path), encoder, path))
@@ -237,7 +237,7 @@ def load_clip(name_or_folder: str | Path) -> Pretrained:
 def _check_vocabulary(
     tokenizer: ClipTokenizer, encoder: ClipEncoder, location: Path
 ) -> ClipTokenizer:
-    """Refuse a vocabulary of another size than that of the weights."""
+    """Refuse a vocabulary whose size differs from that of the weights."""
     rows = encoder.config.text.vocabulary_size
     if tokenizer.vocabulary_size != rows:
         raise CheckpointError(
@@ -249,7 +249,7 @@ def _check_vocabulary(
 
 
 def read_xlm_tokenizer(folder: Path, context_length: int) -> JsonTokenizer:
-    """MetaCLIP 2's tokenizer, XLM-R's: <s>, pieces of a Unigram, </s>, then pads (1)."""
+    """Read MetaCLIP 2's tokenizer, XLM-R's: <s>, Unigram pieces, </s>, then padding (1)."""
     if not (folder / FILE).is_file():
         raise ModelNotFoundError(f"no {FILE} in {folder}; copy the model's {FILE} into it")
     return JsonTokenizer.from_file(folder / FILE, TokenizerSettings(context_length, pad_id=1))
@@ -267,25 +267,23 @@ def read_clip_folder(folder: Path) -> ClipEncoder:
 
 
 def clip_tokenizer_for(location: Path) -> ClipTokenizer:
-    """Read CLIP's vocabulary, beside the weights or from a package."""
+    """Read CLIP's vocabulary beside the weights or from an installed package."""
     return _openai_tokenizer(location if location.is_file() else location / "weights")
 
 
 def _openai_tokenizer(path: Path) -> ClipTokenizer:
-    """Read the vocabulary beside a file of OpenAI, which has none, or in a package."""
-    looked_in = [path.parent]
+    """Read the vocabulary beside an OpenAI file, or from an installed package."""
+    folders = [path.parent]
     for package in ("clip", "open_clip"):
         # The package is located, not imported.
         spec = importlib.util.find_spec(package)
-        looked_in += [
-            Path(location) for location in (spec and spec.submodule_search_locations) or ()
-        ]
-    for folder in looked_in:
+        folders += [Path(location) for location in (spec and spec.submodule_search_locations) or ()]
+    for folder in folders:
         try:
             return ClipTokenizer.from_folder(folder)
         except ModelNotFoundError:
             continue
-    locations = ", ".join(str(folder) for folder in looked_in)
+    locations = ", ".join(map(str, folders))
     raise ModelNotFoundError(
         f"{path} has weights but no vocabulary; looked in {locations}. Put tokenizer.json or "
         "bpe_simple_vocab_16e6.txt.gz beside it"
@@ -295,13 +293,13 @@ def _openai_tokenizer(path: Path) -> ClipTokenizer:
 def is_clip(location: Path) -> bool:
     """Recognise an OpenAI file, or a folder of CLIP or MetaCLIP 2.
 
-    Also a folder of open_clip with its own towers, or with a ``config.json`` that names no type
-    and no timm trunk.
+    Also recognises a folder of open_clip with its own towers, and one with a ``config.json`` that
+    names neither a type nor a timm trunk.
     """
     if location.is_file():
         return not location.name.lower().startswith("pe-core")
     kind = model_type(location)
-    if kind in ("clip", "metaclip_2"):
+    if kind in ("clip", METACLIP_2):
         return True
     return is_open_clip(location) or (kind == "" and not open_clip_trunk(location))
 
@@ -340,7 +338,7 @@ def load_openai_clip(path: str | Path) -> ClipEncoder:
 
 
 def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
-    """Weights by OpenAI's names."""
+    """Read weights by OpenAI's names."""
     path = Path(path)
     try:
         weights = _read_any(path)
@@ -353,9 +351,9 @@ def read_openai_weights(path: str | Path) -> dict[str, Tensor]:
 def _read_any(path: Path) -> dict[str, Tensor]:
     if zipfile.is_zipfile(path):
         untrusted.check_zip(path)
-        archive = zipfile.ZipFile(path)  # not closed here: weights may be read on demand
+        archive = zipfile.ZipFile(path)  # Not closed, since weights may be read on demand.
         names = archive.namelist()
-        # A TorchScript archive holds code; a plain torch.save file does not.
+        # A TorchScript archive contains code, a file of torch.save does not.
         if any("/code/" in name for name in names):
             return _read_script(path, archive, names)
     return read_weight_file(path)
@@ -372,7 +370,7 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
         tree = _TensorUnpickler(io.BytesIO(content), archive, prefix).load()
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    except Exception as error:  # a damaged pickle can fail in any way
+    except Exception as error:  # A damaged pickle can fail in any way.
         raise CheckpointError(f"{path}: the archive cannot be read ({error})") from error
     weights: dict[str, Tensor] = {}
     _collect(tree, "", weights)
@@ -380,7 +378,7 @@ def _read_script(path: Path, archive: zipfile.ZipFile, names: list[str]) -> dict
 
 
 def _check_memo(content: bytes) -> None:
-    """Check the memo: a pickle may name any index, and the reader allocates up to it."""
+    """Check the memo: a pickle may use any index, and the reader allocates memory up to it."""
     for operation, argument, _ in pickletools.genops(content):
         if "PUT" in operation.name and isinstance(argument, int) and argument > len(content):
             raise ValueError("its pickle uses memo indices beyond its size")
@@ -397,7 +395,7 @@ def _collect(node: Any, prefix: str, weights: dict[str, Tensor], depth: int = 0)
 
 
 class _Node:
-    """Stands in for every scripted class: attributes and nothing else."""
+    """Replaces every scripted class; has attributes only."""
 
     def __setstate__(self, state: Any) -> None:
         if isinstance(state, dict):
@@ -405,7 +403,7 @@ class _Node:
 
 
 class _TensorUnpickler(pickle.Unpickler):
-    """Makes tensors, plain containers and :class:`_Node`; every other name is refused."""
+    """Creates tensors, plain containers and :class:`_Node`, and refuses every other name."""
 
     def __init__(self, file: io.BytesIO, archive: zipfile.ZipFile, prefix: str) -> None:
         super().__init__(file)
@@ -450,10 +448,10 @@ class _TensorUnpickler(pickle.Unpickler):
 
 
 def _read_storage(archive: zipfile.ZipFile, member: str, dtype: torch.dtype) -> Tensor:
-    # A copy: the buffer of a zip member is read-only.
+    # Copied, since the buffer of a zip member is read-only.
     try:
         data = bytearray(archive.read(member))
-    except Exception as error:  # a damaged member can fail in any way
+    except Exception as error:  # A damaged member can fail in any way.
         raise CheckpointError(f"{member} cannot be read ({error})") from error
     return torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
@@ -471,5 +469,5 @@ def _rebuild_parameter(data: Tensor, *_: Any) -> Tensor:
 
 
 def _first_argument(value: Any, *_: Any) -> Any:
-    """Type tags and typed lists carry no weights of their own."""
+    """Unwrap a type tag or a typed list, which adds no weights."""
     return value

@@ -84,7 +84,7 @@ class CompactTextConfig(TowerConfig):
 
 @dataclass(frozen=True)
 class CompactConfig:
-    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+    """Both towers, their joint width, and the normalisation of pixels in 0..1."""
 
     dim: int = 384
     vision: CompactVisionConfig = field(default_factory=CompactVisionConfig)
@@ -93,7 +93,16 @@ class CompactConfig:
     pixel_std: tuple[float, float, float] = IMAGENET_STD
 
 
-# The compact text tower: a few blocks of BERT's kind over word pieces.
+def _initialise(tower: nn.Module, generator: torch.Generator) -> None:
+    """Draw the weights of a new tower from ``generator``."""
+    for name, parameter in tower.named_parameters():
+        if parameter.ndim > 1 or name == "class_embedding":
+            nn.init.normal_(parameter, std=0.02, generator=generator)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
+
+
+# The compact text tower: a few blocks like BERT's over word pieces.
 
 
 class CompactBlock(nn.Module):
@@ -123,12 +132,12 @@ class CompactBlock(nn.Module):
 
 
 class CompactText(nn.Module):
-    """Token ids to word vectors in the joint space; the sentence is their mean."""
+    """Encodes token ids to vectors in the joint space; the vector of a text is their mean."""
 
     def __init__(self, config: CompactTextConfig, dim: int) -> None:
         super().__init__()
         self.config = config
-        # Drawn later: drawing on the meta device would import all of torch's compiler, a second.
+        # `initialise` draws the values: on the meta device this would import torch's compiler, 1 s.
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(config.vocabulary_size, config.width), freeze=False
         )
@@ -141,7 +150,7 @@ class CompactText(nn.Module):
     def forward(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words dim"]:
-        """Vectors of all positions, padding included."""
+        """Return vectors of all positions, including padding."""
         result: Tensor = self.projection(self.states(ids, mask))
         return result
 
@@ -156,9 +165,9 @@ class CompactText(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """Return one vector per text; with ``words`` every token too."""
+        """Return one vector per text; with ``words``, also one per token."""
         if not words:
-            # Columns that are padding in every text have no effect but cost as much as tokens.
+            # Columns that are padding in every text have no effect, but take as long as tokens.
             max_length = int(mask.any(dim=0).sum())
             ids, mask = ids[:, :max_length], mask[:, :max_length]
         vectors = self(ids, mask)
@@ -170,27 +179,21 @@ class CompactText(nn.Module):
     def pool(
         self, words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts dim"]:
-        """Return the vector of each text, from those of its tokens."""
+        """Return the vector of each text, given those of its tokens."""
         return mean_of_words(words, mask)
 
-    def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower, by the generator alone."""
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=0.02, generator=generator)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+    initialise = _initialise
 
 
 def mean_of_words(
     words: Float[Tensor, "texts words dim"], mask: Bool[Tensor, "texts words"]
 ) -> Float[Tensor, "texts dim"]:
-    """Mean of the real tokens of each text."""
+    """Return the mean of the real tokens of each text."""
     weights = mask.to(words.dtype)[..., None]
     return (words * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
 
 
-# The compact image tower: a ViT that can pool its patches once, early.
+# The compact image tower: a ViT with scaled residual branches.
 
 
 class ScaledBlock(ResidualBlock):
@@ -201,7 +204,7 @@ class ScaledBlock(ResidualBlock):
         self.scale_1 = nn.Parameter(torch.ones(config.width))
         self.scale_2 = nn.Parameter(torch.ones(config.width))
         self.drop_path = 0.0
-        """Fraction of images whose branch training leaves out (stochastic depth)."""
+        """Fraction of images whose branch is dropped in training (stochastic depth)."""
 
     def add_attention(
         self, tokens: Float[Tensor, "*batch width"], output: Float[Tensor, "*batch width"]
@@ -221,11 +224,11 @@ class ScaledBlock(ResidualBlock):
 
 
 class CompactVision(TowerParts):
-    """Frames to one vector each: embed, blocks, norm, project.
+    """Encodes frames: embed, blocks, norm, projection.
 
-    frame = W [class; mean of patches]. Split as W = [A, B] this is the mean over patches of
-    A class + B patch, which is what ``patches`` returns: vectors of image positions in the joint
-    space whose mean is the frame.
+    frame = W [class; mean of patches]. With W = [A, B] this is the mean over patches of
+    A class + B patch. ``patches`` returns these vectors: they are in the joint space, and their
+    mean is the frame.
     """
 
     patch_embedding: PatchEmbedding
@@ -242,14 +245,14 @@ class CompactVision(TowerParts):
         self.config = config
         self.patch_embedding = PatchEmbedding(config, mean, std)
         self.class_embedding = nn.Parameter(torch.zeros(config.width))
-        # The bias of the patch projection is a part of the patches' positions.
+        # The bias of the patch projection is part of the position embeddings.
         self.positional_embedding = nn.Parameter(torch.zeros(config.grid**2 + 1, config.width))
         self.blocks = nn.ModuleList(ScaledBlock(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.projection = nn.Linear(2 * config.width, dim, bias=False)
         self.gradient_checkpointing = 0
         self.patch_dropout = 0.0
-        """Fraction of patches that training leaves out."""
+        """Fraction of patches dropped in training."""
 
     def forward(
         self,
@@ -259,13 +262,13 @@ class CompactVision(TowerParts):
         frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """Return the frame alone, or with ``patches`` the frame and then its patches, row by row.
+        """Return the vector of each frame, with ``patches`` followed by its patches, row by row.
 
         Only token shift uses ``num_frames`` and ``frame_mask``, the mask of real frames.
         """
         tokens = self.embed(pixels)
         if self.training and self.patch_dropout:
-            tokens = leave_out_patches(tokens, self.patch_dropout)
+            tokens = drop_patches(tokens, self.patch_dropout)
         tokens = self.norm(run_blocks(self, tokens, num_frames=num_frames, frame_mask=frame_mask))
         whole, patches_only = tokens[:, :1], tokens[:, 1:]
         if not patches:
@@ -279,7 +282,7 @@ class CompactVision(TowerParts):
     def read_video(
         self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        """W [class; mean of patches], over the real frames and over each."""
+        """Return W [class; mean of patches], over all real frames and for each frame."""
         first, each = self.norm(first), self.norm(patches).mean(dim=2)
         weights = mask.to(each.dtype) / mask.sum(dim=1, keepdim=True).clamp_min(1)
         together = torch.cat([first, (weights[:, None] @ each)], dim=-1)
@@ -302,7 +305,7 @@ class CompactVision(TowerParts):
     def normalise(
         self, pixels: Float[Tensor, "images 3 rows columns"]
     ) -> Float[Tensor, "images 3 rows columns"]:
-        """Normalise floating-point pixels in 0..255 for :meth:`forward`."""
+        """Normalise floating-point pixels from 0 to 255, for :meth:`forward`."""
         embedding = self.patch_embedding
         mean, std = (
             torch.tensor(values, device=pixels.device).view(3, 1, 1)
@@ -310,19 +313,13 @@ class CompactVision(TowerParts):
         )
         return (pixels / 255 - mean) / std
 
-    def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower, by the generator alone."""
-        for name, parameter in self.named_parameters():
-            if parameter.ndim > 1 or name == "class_embedding":
-                nn.init.normal_(parameter, std=0.02, generator=generator)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+    initialise = _initialise
 
 
-def leave_out_patches(
+def drop_patches(
     tokens: Float[Tensor, "images tokens width"], fraction: float
-) -> Float[Tensor, "images kept width"]:
-    """Return the class token and a random choice of the patches, drawn for each image."""
+) -> Float[Tensor, "images left width"]:
+    """Return the class token and a random subset of the patches of each image."""
     images, count, width = tokens.shape
     num_left = max(1, round((count - 1) * (1 - fraction)))
     order = torch.rand(images, count - 1, device=tokens.device).argsort(dim=1)[:, :num_left] + 1
@@ -333,7 +330,7 @@ def leave_out_patches(
 def resize_positions(
     positions: Float[Tensor, "tokens width"], grid: int
 ) -> Float[Tensor, "other_tokens width"]:
-    """Resize learnt positions of a square grid (bicubic, antialiased)."""
+    """Resize the position embeddings of a square grid (bicubic, antialiased)."""
     side = round((len(positions) - 1) ** 0.5)
     square = positions[1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
     new_grid = F.interpolate(square, (grid, grid), mode="bicubic", antialias=True)
@@ -341,11 +338,11 @@ def resize_positions(
 
 
 LOGIT_SCALE = 3.0
-"""Initial natural logarithm of the factor of the cosines."""
+"""Initial natural logarithm of the factor on cosines."""
 
 
 class CompactEncoder(TowerEncoder):
-    """A frame is the mean of its patches, a text the mean of its tokens.
+    """Encodes a frame as the mean of its patches, a text as the mean of its tokens.
 
     A new encoder is random (``seed``); ``eaglenet train small`` trains one.
     """
@@ -361,13 +358,13 @@ class CompactEncoder(TowerEncoder):
         super().__init__()
         vision = CompactVision(config.vision, config.dim, config.pixel_mean, config.pixel_std)
         text = CompactText(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
 
     def encode_frames(
         self, frames: Frames, mask: Mask | None = None, *, patches: bool = False
     ) -> Float[Tensor, "videos frames tokens dim"]:
-        """Encode frames; a CPU skips padded ones, which become zeros, unless tokens shift."""
-        if mask is None or mask.is_cuda or self._sees_time or bool(mask.all()):
+        """Encode frames; on a CPU, padding is skipped and becomes zeros unless tokens shift."""
+        if mask is None or mask.is_cuda or self._depends_on_time or bool(mask.all()):
             return super().encode_frames(frames, mask, patches=patches)
         real = super().encode_frames(frames[mask][:, None], patches=patches)[:, 0]
         result = real.new_zeros(*mask.shape, *real.shape[1:])

@@ -1,6 +1,6 @@
 """Encoders of stored features: small adapters to the joint width.
 
-With these, methods train and score on frozen features, without a tower.
+Methods can train on stored features and score them, without a tower.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ InputScaling = Literal["none", "unit", "layer_norm"]
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Widths of the stored features, and how they are mapped to ``dim``.
+    """Widths of the stored features, and the adapters that map them to ``dim``.
 
-    scaling: applied to a feature first: none, unit length times sqrt(width) (so that its entries
-        are about 1 for every extractor), or a learned LayerNorm.
-    identity: leave features as they are where their width is ``dim`` already (CLIP features).
-    dropout: on the scaled input, in training only.
-    hidden: width of one hidden GELU layer; 0 keeps the adapters linear.
-    hidden_dropout: on that layer, in training only.
-    frame_dropout: fraction of a video's frames that training masks; at least one stays.
+    scaling: scaling of features before the adapter: none, unit length times sqrt(width) (so that
+        entries are about 1 for every extractor), or a learned LayerNorm.
+    identity: do not change features whose width is ``dim`` (CLIP features).
+    dropout: dropout rate of the scaled input.
+    hidden: width of a hidden GELU layer; 0 keeps the adapters linear.
+    hidden_dropout: dropout rate of that layer.
+    frame_dropout: fraction of the frames of a video that training masks; at least one remains.
     """
 
     text_dim: int
@@ -63,7 +63,7 @@ class FeatureConfig:
 
 
 class FeatureAdapter(nn.Module):
-    """W scale(x) + b, the scaled x itself, or W_2 GELU(W_1 scale(x) + b_1) + b_2."""
+    """W scale(x) + b, or scale(x), or W_2 GELU(W_1 scale(x) + b_1) + b_2."""
 
     def __init__(self, in_dim: int, config: FeatureConfig) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class FeatureAdapter(nn.Module):
         return features if self.linear is None else self.linear(features)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Initialise to the identity if the width stays, so that CLIP features start unchanged."""
+        """Initialise to the identity if input and output widths are equal, as for CLIP features."""
         if self.linear is None:
             return
         if self.raised is not None:
@@ -110,7 +110,7 @@ class FeatureAdapter(nn.Module):
 
 
 class FeatureEncoder(BaseEncoder):
-    """Adapts texts and frames; words and patches, where they are stored, with the same adapters."""
+    """Adapts stored features of texts and videos, including those of tokens and patches."""
 
     family = "features"
     abilities = Abilities(words=True, patches=True)
@@ -129,7 +129,7 @@ class FeatureEncoder(BaseEncoder):
             self.frames.initialise(generator)
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Return adapted texts; ``words`` needs stored word features."""
+        """Return adapted texts; ``words`` requires stored word features."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"a feature encoder reads TextFeatures, got {type(texts).__name__}")
         if words and texts.words is None:
@@ -145,7 +145,7 @@ class FeatureEncoder(BaseEncoder):
         )
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """Return adapted frames, zeros for padding; ``patches`` needs stored patch features."""
+        """Return adapted frames, with zeros for padding; ``patches`` requires patch features."""
         if not isinstance(videos, VideoFeatures):
             raise UsageError(f"a feature encoder reads VideoFeatures, got {type(videos).__name__}")
         if patches and videos.patches is None:
@@ -169,18 +169,18 @@ class FeatureEncoder(BaseEncoder):
         if self.frames.linear is None:
             return self.frames(frames)  # type: ignore[no-any-return]
         if mask.is_cuda:
-            # Counting the real frames would wait for the device; the products cost less.
-            everything: Tensor = self.frames(frames)
-            return everything.masked_fill(~mask[..., None], 0.0)
+            # Selecting the real frames would wait for the device, which takes longer.
+            all_vectors: Tensor = self.frames(frames)
+            return all_vectors.masked_fill(~mask[..., None], 0.0)
         vectors: Tensor = self.frames(frames[mask])
         return vectors.new_zeros(*mask.shape, self.dim).masked_scatter(mask[..., None], vectors)
 
     def _drop_frames(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos frames"]:
-        """Leave out some frames in training, so that no method depends on single frames."""
+        """Mask some frames in training, so that methods do not depend on single frames."""
         if not self.training or self.config.frame_dropout == 0:
             return mask
-        some = mask & (torch.rand(mask.shape, device=mask.device) >= self.config.frame_dropout)
-        return torch.where(some.any(dim=1, keepdim=True), some, mask)
+        subset = mask & (torch.rand(mask.shape, device=mask.device) >= self.config.frame_dropout)
+        return torch.where(subset.any(dim=1, keepdim=True), subset, mask)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -202,16 +202,18 @@ ENCODERS.add(
 )
 
 
-# An encoder that passes on features of several pretrained models; methods reduce them.
+# Features of several pretrained models, which methods combine.
 
 
 @dataclass(frozen=True)
 class ExpertConfig:
     """Names and widths of the features.
 
-    experts: width by name. frames: the expert with one token per frame, which is never missing.
-    text_dim, words_dim: widths of text and word features. words: name of the word features to
-    read; empty for the first. dim: the joint width of methods.
+    experts: width of each expert by name.
+    frames: the expert with one token per frame, which every video has.
+    text_dim, words_dim: widths of text and word features.
+    words: name of the word features to read; empty for the first.
+    dim: joint width of methods.
     """
 
     experts: Mapping[str, int]
@@ -236,9 +238,9 @@ class ExpertConfig:
 
 
 class ExpertEncoder(BaseEncoder):
-    """Passes on stored features of experts and words, on its device and in its type.
+    """Passes on stored features of experts and texts, on its device and in its type.
 
-    It has no weights; the method has all that are trained.
+    It has no weights; the method has all trainable ones.
     """
 
     family = "experts"
@@ -253,7 +255,7 @@ class ExpertEncoder(BaseEncoder):
 
     @property
     def experts(self) -> dict[str, int]:
-        """Name -> width, in alphabetical order: the order of every expert axis."""
+        """Width of each expert by name, in alphabetical order, the order of every expert axis."""
         return dict(sorted(self.config.experts.items()))
 
     @property
@@ -265,7 +267,7 @@ class ExpertEncoder(BaseEncoder):
         return self.config.words_dim
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Return the same texts; ``words`` needs stored word features."""
+        """Return the texts; ``words`` requires stored word features."""
         if not isinstance(texts, TextFeatures):
             raise UsageError(f"an expert encoder reads TextFeatures, got {type(texts).__name__}")
         if words and texts.words is None:
@@ -276,7 +278,7 @@ class ExpertEncoder(BaseEncoder):
         return texts.to(self.device, self.logit_scale.dtype)
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """Return the same videos, which must have all experts of the encoder."""
+        """Return the videos, which must have all experts of the encoder."""
         if not isinstance(videos, VideoFeatures) or videos.experts is None:
             raise UsageError("an expert encoder reads VideoFeatures with experts")
         if patches:
@@ -287,7 +289,7 @@ class ExpertEncoder(BaseEncoder):
         return videos.to(self.device, self.logit_scale.dtype)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to compile."""
+        """Do nothing: there are no weights to compile."""
 
 
 ENCODERS.add(

@@ -1,9 +1,9 @@
-"""Local folders of hub models; only missing files are downloaded.
+"""Local folders of hub models; downloads missing files.
 
-A hub may be hostile (``HF_ENDPOINT``, plain HTTP). Its library uses the ``ETag`` of a response as a
-file name in its cache, and resumes a download for as long as some bytes arrive. Hooks on its HTTP
-client refuse tags that are not plain names, bodies that are too slow, and downloads that are
-resumed too often.
+A hub may be hostile (``HF_ENDPOINT``, plain HTTP). The client library uses the ``ETag`` of a
+response as a file name in its cache, and resumes a download as long as any bytes arrive. Hooks on
+its HTTP client refuse tags that are not plain names, responses that are too slow, and downloads
+that are resumed too often.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin
 
 
 def shard_names(index: dict[str, Any], path: Path) -> list[str]:
-    """Return the files that an index of weights names; only plain names are accepted."""
+    """Return the files that an index of weights lists; refuse names with a path."""
     names = index.get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise CheckpointError(f"{path}: weight_map should be a table of names and files")
@@ -56,17 +56,17 @@ def shard_names(index: dict[str, Any], path: Path) -> list[str]:
 
 
 SLOW_SECONDS = 30.0
-"""Seconds after which the speed of a download is checked."""
+"""Seconds of a download after which its speed is checked."""
 MIN_BYTES_PER_SECOND = 4096
 MAX_RESPONSES = 24
-"""Responses to one download: checks of the file, redirects, and resumed bodies."""
+"""Maximum responses per download: checks of the file, redirects and resumed downloads."""
 NAME = re.compile(r"[0-9A-Za-z_-]{1,128}")
-"""Tags are hashes: SHA-1 or SHA-256 at the hub, others at mirrors."""
+"""Tags are hashes: SHA-1 or SHA-256 on the hub, others on mirrors."""
 NAME_HEADERS = ("x-linked-etag", "etag", "x-repo-commit")
 
 
 class HostileHubError(EagleNetError):
-    """A hub's response that must not be used."""
+    """A response of a hub that must not be used."""
 
 
 class ResponseGuard:
@@ -84,27 +84,27 @@ class ResponseGuard:
 
 
 def check_names(headers: Any) -> None:
-    """Raise ``HostileHubError`` for a header that becomes a file name and is not a plain one."""
+    """Raise ``HostileHubError`` if a header that becomes a file name is not a plain name."""
     for header in NAME_HEADERS:
         value = headers.get(header)
         if value is None:
             continue
         name = value.removeprefix("W/").strip('"')
-        # Content networks add the number of parts.
+        # Content networks append the number of parts after a hyphen.
         if not NAME.fullmatch(name):
             raise HostileHubError(f"the hub sent a {header} that is not a hash: {value[:80]!r}")
 
 
 def watch_speed(stream: Any) -> Any:
     """Return a stream that fails if it is slower than ``MIN_BYTES_PER_SECOND``."""
-    # The client checks for its own base class, which differs between versions.
+    # The client checks for its base class, which differs between versions.
     base = next(each for each in type(stream).__mro__ if each.__name__ == "SyncByteStream")
 
     def iterate(self: Any) -> Iterator[bytes]:
-        began, size = time.monotonic(), 0
+        start, size = time.monotonic(), 0
         for chunk in stream:
             size += len(chunk)
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start
             if seconds > SLOW_SECONDS and size < MIN_BYTES_PER_SECOND * seconds:
                 raise HostileHubError(f"the download is too slow ({size} bytes in {seconds:.0f} s)")
             yield chunk
@@ -117,36 +117,35 @@ def watch_speed(stream: Any) -> Any:
 
 @contextmanager
 def guard_downloads() -> Iterator[None]:
-    """Check all responses that the hub's library receives within the block."""
+    """Check all responses that the hub's library receives inside the block."""
     from huggingface_hub.utils import get_session
 
     session, guard = get_session(), ResponseGuard()
     hooks = session.event_hooks
-    before = list(hooks.get("response", []))
-    session.event_hooks = {**hooks, "response": [*before, guard]}
+    session.event_hooks = {**hooks, "response": [*hooks.get("response", []), guard]}
     try:
         yield
     finally:
-        session.event_hooks = {**hooks, "response": before}
+        session.event_hooks = hooks
 
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def download_progress() -> type[Any]:
-    """Return the class with which the hub's library shows a download: name, size, speed."""
+    """Return a class with which the hub's library displays downloads: name, size, speed."""
     import tqdm
 
     class DownloadBar(tqdm.tqdm):  # type: ignore[misc]
-        """A bar on a terminal; elsewhere lines with name, megabytes and speed."""
+        """A bar in a terminal; elsewhere lines with name, megabytes and speed."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            options.pop("name", None)  # the library's own subclass knows it, tqdm does not
+            options.pop("name", None)  # An option of the library's subclass, unknown to tqdm.
             self._last_line = -SECONDS_BETWEEN_LINES
             self._start = time.monotonic()
             options["disable"] = False
-            # The library passes a long address if it has no short name, which leaves no room for
-            # the speed in 80 columns.
+            # Without a short name the library passes a long URL, which would hide the speed in 80
+            # columns.
             options["desc"] = str(options.get("desc") or "").rstrip(": ").rsplit("/", 1)[-1]
             super().__init__(*arguments, **options)
 
@@ -169,12 +168,12 @@ def download_progress() -> type[Any]:
 TIMEOUT = 15
 """Seconds to wait for the first response of a hub."""
 TIMM = "architecture"
-"""Key in a ``config.json`` of timm, which lies beside open_clip's files; transformers has none."""
+"""Key in timm's ``config.json``, which may lie beside open_clip's files; transformers has none."""
 VOCABULARIES = (("tokenizer.json",), ("spiece.model",), ("vocab.json", "merges.txt"))
 
 
 def find_hub_folder(name: str) -> Path:
-    """Return the local folder of a hub model; it is downloaded if it is not in the cache."""
+    """Return the local folder of a hub model; download it if it is not in the cache."""
     identifier, revision = split_revision(HUB_IDS.get(name, name))
     if not is_hub_id(identifier):
         raise _not_found(name, "no such folder or file")
@@ -187,21 +186,21 @@ def find_hub_folder(name: str) -> Path:
 def _fetch_model(
     name: str, revision: str | None, fetch_files: Callable[[Callable[[str], Path]], Path]
 ) -> Path:
-    """Download a model with ``fetch_files``, if the hub answers and its licence is accepted."""
+    """Download a model with ``fetch_files`` if its licence is accepted."""
     from huggingface_hub import constants
 
     identifier, _ = split_revision(HUB_IDS.get(name, name))
     if constants.HF_HUB_OFFLINE:
         raise _not_found(name, "offline mode is on")
     require_licence(identifier)
-    knock(constants.ENDPOINT, identifier)
+    require_reachable(constants.ENDPOINT, identifier)
     fetch = partial(_download, identifier, revision=revision)
     try:
         require_licence(identifier, _model_page(fetch))
         return fetch_files(fetch)
     except UsageError:
         raise
-    except Exception as error:  # network, authorisation, no such model, a hostile hub
+    except Exception as error:  # Network, authorisation, unknown model, hostile hub.
         lines = str(error).splitlines() or [type(error).__name__]
         raise _not_found(name, f"the hub answered: {lines[0]}") from error
 
@@ -209,7 +208,7 @@ def _fetch_model(
 def _download(
     identifier: str, file: str, revision: str | None = None, *, is_local: bool = False
 ) -> Path:
-    """Return one file of a hub model; ``is_local``: only if it is in the cache."""
+    """Return one file of a hub model; with ``is_local``, only from the cache."""
     import huggingface_hub
 
     with _quiet_hub():
@@ -224,13 +223,13 @@ def _download(
 
 
 def _model_page(fetch: Callable[[str], Path]) -> str:
-    """Return the README of a model, whose head names its licence; "" if it has none."""
+    """Return the README of a model, whose header names its licence; "" if it has none."""
     try:
         content = untrusted.read_bytes(fetch("README.md"), untrusted.MAX_CONFIG)
         return content.decode(errors="replace")
     except HostileHubError:
         raise
-    except Exception:  # missing or unreadable: downloading the weights reports the problem
+    except Exception:  # Missing or unreadable; downloading the weights reports the problem.
         return ""
 
 
@@ -243,16 +242,16 @@ def require_licence_on_hub(identifier: str) -> None:
         if huggingface_hub.try_to_load_from_cache(identifier, file) is not None:
             return
     if not constants.HF_HUB_OFFLINE:
-        knock(constants.ENDPOINT, identifier)
+        require_reachable(constants.ENDPOINT, identifier)
         require_licence(identifier, _model_page(partial(_download, identifier)))
 
 
-def knock(endpoint: str, name: str) -> None:
-    """Check that the hub answers within ``TIMEOUT``.
+def require_reachable(endpoint: str, name: str) -> None:
+    """Raise ``ModelNotFoundError`` if the hub does not answer within ``TIMEOUT``.
 
-    The library retries every file, so that minutes pass before it reports an unreachable hub. Any
-    response counts, even a refusal. A file is requested, as the library does, because a front page
-    may be served while nothing behind it is.
+    The library retries every file, so it takes minutes to report an unreachable hub. Any response
+    counts, even a refusal. A file is requested, like by the library, because the front page may be
+    served while files are not.
     """
     address = f"{endpoint}/{name}/resolve/main/config.json"
     try:
@@ -283,7 +282,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def split_revision(name: str) -> tuple[str, str | None]:
-    """Split ``owner/model@commit``; without ``@`` the revision is None, the newest."""
+    """Split ``owner/model@commit``; without ``@`` the revision is None, the newest one."""
     match = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{7,40})", name)
     return (match[1], match[2]) if match else (name, None)
 
@@ -296,7 +295,7 @@ PINNED = {"google/videoprism-lvt-base-f16r288": "fb6de9f0eb7bc285be86bdca1cf7daa
 
 
 def split_st_name(name: str) -> tuple[str, int | None]:
-    """Split ``st:MODEL:DIM`` into the model and the dimension, which may be missing.
+    """Split ``st:MODEL:DIM`` into the model and the dimension; None if it is missing.
 
     >>> split_st_name("st:owner/model:512"), split_st_name("st:/models/a")
     (('owner/model', 512), ('/models/a', None))
@@ -311,7 +310,7 @@ def split_st_name(name: str) -> tuple[str, int | None]:
 def find_snapshot(name: str) -> Path:
     """Return the local folder of a hub model with all its files, for other libraries.
 
-    It is downloaded if it is not in the cache; weights for other runtimes are left out.
+    Downloads it if it is not in the cache, without weights for other runtimes.
     """
     identifier, revision = split_revision(name)
     if not is_hub_id(identifier):
@@ -323,7 +322,7 @@ def find_snapshot(name: str) -> Path:
     def fetch_all(fetch: Callable[[str], Path]) -> Path:
         import huggingface_hub
 
-        # All other files are taken from the commit of the first one.
+        # All other files come from the commit of the first one.
         folder = fetch("config.json").parent
         with _quiet_hub():
             names = huggingface_hub.HfApi().list_repo_files(identifier, revision=folder.name)
@@ -338,7 +337,7 @@ def find_snapshot(name: str) -> Path:
 
 
 def select_files(names: Sequence[str]) -> list[str]:
-    """Select the files that libraries on torch read; only plain relative names are accepted.
+    """Select the files that libraries based on torch read; ignore names that are not plain.
 
     >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
     ['config.json', '1_Dense/model.safetensors']
@@ -346,17 +345,17 @@ def select_files(names: Sequence[str]) -> list[str]:
     ['model.safetensors']
     """
     plain = [name for name in names if re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", name)]
-    safe = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
+    safe_folders = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
     return [
         name
         for name in plain
         if not any(fnmatch(name, pattern) for pattern in OTHER_RUNTIMES)
-        and not (name.endswith(".bin") and name.rpartition("/")[0] in safe)
+        and not (name.endswith(".bin") and name.rpartition("/")[0] in safe_folders)
     ]
 
 
 def cached_snapshot(name: str) -> Path | None:
-    """Return the folder of a hub model in the cache; None unless all its weights are there."""
+    """Return the cached folder of a hub model; None unless all its weights are there."""
     identifier, revision = split_revision(name)
     try:
         import huggingface_hub
@@ -366,7 +365,7 @@ def cached_snapshot(name: str) -> Path | None:
                 identifier, revision=revision or PINNED.get(identifier), local_files_only=True
             )
         )
-        # A download that was interrupted leaves a folder without all weights.
+        # An interrupted download leaves a folder without all weights.
         indices = list(folder.rglob("*.index.json"))
         shards = [
             index.parent / shard
@@ -375,14 +374,14 @@ def cached_snapshot(name: str) -> Path | None:
         ]
         weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
         return folder if weights and all(file.is_file() for file in weights) else None
-    except Exception:  # not cached, cached in part, or the hub's library is not installed
+    except Exception:  # Not cached, partly cached, or the hub's library is not installed.
         return None
 
 
 def exact_name(name: str) -> str:
-    """Return a hub model as ``owner/model@commit``, by the cached commit; other names unchanged.
+    """Return a hub model as ``owner/model@commit`` of the cached commit, other names unchanged.
 
-    The folder of an ``st:`` model is made absolute.
+    The folder of an ``st:`` model becomes absolute.
     """
     name = HUB_IDS.get(name, name)
     if name.startswith(ST_PREFIX):
@@ -404,17 +403,17 @@ def exact_name(name: str) -> str:
 
 
 def cached_folder(identifier: str, revision: str | None = None) -> Path | None:
-    """Return the folder of a hub model in the cache; None unless all its files are there."""
+    """Return the cached folder of a hub model; None unless all its files are there."""
     fetch = partial(_download, identifier, revision=revision, is_local=True)
     try:
         return _fetch_files(fetch, identifier)
-    except Exception:  # not cached, or cached in part
+    except Exception:  # Not cached, or partly cached.
         return None
 
 
 @contextmanager
 def _quiet_hub() -> Iterator[None]:
-    """Check the hub's responses, and hide messages about retries: an error follows."""
+    """Check the hub's responses, and hide messages about retries, since an error follows."""
     hub = logging.getLogger("huggingface_hub")
     level = hub.level
     hub.setLevel(logging.ERROR)
@@ -426,9 +425,9 @@ def _quiet_hub() -> Iterator[None]:
 
 
 def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
-    """Fetch config, weights (all shards) and a vocabulary; returns their folder.
+    """Fetch config, weights (all shards) and vocabulary; return their folder.
 
-    Three layouts: transformers', open_clip's, and Meta's one file named like the repository.
+    Knows three layouts: transformers', open_clip's, and Meta's, a file named like the repository.
     """
     try:
         config = fetch("config.json")
@@ -438,7 +437,7 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
         weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
     except HostileHubError:
         raise
-    except Exception as error:  # not in transformers' layout, or not there at all
+    except Exception as error:  # Another layout, or no such model.
         try:
             return _fetch_other_layout(fetch, name)
         except Exception:
@@ -448,7 +447,7 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
     for optional in ("preprocessor_config.json", "tokenizer_config.json"):
-        # CLIP's own pixel statistics are the default; a tokenizer may need no other file.
+        # CLIP's pixel statistics are the default; a tokenizer may need no other file.
         with suppress(Exception):
             fetch(optional)
     return folder
@@ -458,7 +457,7 @@ def _fetch_other_layout(fetch: Callable[[str], Path], name: str) -> Path:
     try:
         folder = fetch(OPEN_CLIP_CONFIG).parent
     except Exception:
-        return fetch(f"{name.split('/')[-1]}.pt").parent  # its vocabulary is CLIP's
+        return fetch(f"{name.split('/')[-1]}.pt").parent  # Its vocabulary is CLIP's.
     _first_of(fetch, [(file,) for file in OPEN_CLIP_WEIGHTS])
     for optional in ("tokenizer.json", "tokenizer_config.json"):
         with suppress(Exception):
@@ -467,7 +466,7 @@ def _fetch_other_layout(fetch: Callable[[str], Path], name: str) -> Path:
 
 
 def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) -> Path:
-    """Fetch the first set of files that exists; raises the last error if none does."""
+    """Fetch the first set of files that exists; raise the last error if none does."""
     for position, files in enumerate(choices):
         try:
             return [fetch(file) for file in files][-1]

@@ -4,12 +4,12 @@ A layer y = W x + b becomes
 
     y[j] = step s[j] sum_k q[k] w[j, k] + low s[j] sum_k w[j, k] + b[j] + sum_a W[j, a] x[a]
 
-with w[j, k] from -127 to 127, s[j] = max_k |W[j, k]| / 127 a scale for each output; q[k] from 0 to
-255, low = min x and step = (max x - min x) / 255 for each token, so that the vector of a frame does
-not depend on others in its batch; and a over the few inputs with the largest values, which would
-make every step coarse and are multiplied in fp32 (Dettmers et al., LLM.int8, 2022).
+with w[j, k] from -127 to 127 and a scale s[j] = max_k |W[j, k]| / 127 per output; with q[k] from 0
+to 255, low = min x and step = (max x - min x) / 255 per token, so the vector of a frame does not
+depend on others in its batch; and with a over the few inputs of largest values, which would make
+the steps coarse and are multiplied in fp32 (Dettmers et al., LLM.int8, 2022).
 
-On an ARM CPU, torch has no product of this kind that is faster than fp32; onnxruntime has one
+On ARM CPUs, torch has no such product that is faster than fp32; onnxruntime has one
 (docs/reference/measurements.md).
 """
 
@@ -32,11 +32,11 @@ from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
 
 NUM_OUTLIERS = 8
-"""Inputs of a layer that are multiplied in fp32."""
+"""Number of inputs per layer that are multiplied in fp32."""
 FEW_ROWS = 128
-"""Minimum rows of a product for which a second thread is worthwhile."""
+"""Minimum rows of a product for which more threads are faster."""
 AGREEMENT = 0.999
-"""Minimum cosine between a frame of the int8 tower and of the tower itself."""
+"""Minimum cosine between the vectors of a frame in int8 and in fp32."""
 
 
 def is_installed() -> bool:
@@ -45,9 +45,9 @@ def is_installed() -> bool:
 
 
 class Int8Linear(nn.Module):
-    """A linear layer by the equation above; no gradients.
+    """A linear layer that computes the equation above, without gradients.
 
-    ``outliers``: the inputs that are multiplied in fp32.
+    outliers: indices of the inputs that are multiplied in fp32.
     """
 
     def __init__(self, layer: nn.Linear, outliers: Int[Tensor, "outliers"]) -> None:
@@ -73,7 +73,7 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Float[Tensor, "outputs inputs"]:
-        """Weights in fp32, for code that multiplies by a part of them."""
+        """Weights in fp32, for code that uses a part of them."""
         return (self.int8_weight * self.scales[:, None]).index_copy(
             1, self.outliers, self.fp32_rows[2:].T
         )
@@ -84,9 +84,9 @@ class Int8Linear(nn.Module):
         rows = rows.index_fill(1, self.outliers, 0.0)
         low, high = rows.amin(dim=1, keepdim=True), rows.amax(dim=1, keepdim=True)
         steps = (high - low).clamp_(min=1e-12) / 255
-        # Half a step is added and the session truncates, which rounds in one pass less.
+        # Adding half a step makes the truncation of the session round, without another pass.
         numbers = rows.sub_(low - steps / 2).mul_(steps.reciprocal())
-        # The other terms are added to the products in place, by one narrow product.
+        # One narrow product adds the other terms in place.
         result = self._multiply(numbers).mul_(steps)
         result.addmm_(torch.cat([torch.ones_like(low), low, large], dim=1), self.fp32_rows)
         return result.view(*values.shape[:-1], len(self.scales))
@@ -110,9 +110,9 @@ class Int8Linear(nn.Module):
 
 @torch.no_grad()
 def int8_tower(tower: nn.Module, size: int) -> nn.Module:
-    """Return a copy of an image tower with int8 products in its blocks, and only there.
+    """Return a copy of an image tower with int8 products in its blocks.
 
-    ``size``: side of its images. A tower whose frame vectors change too much is refused.
+    ``size`` is the side of its images. A tower whose frame vectors change too much is refused.
     """
     if not is_installed():
         raise UsageError(
@@ -120,8 +120,8 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
             "--precision fp32"
         )
     images = _sample_images(size)
-    twin = copy.deepcopy(tower)
-    blocks = twin.blocks
+    int8_copy = copy.deepcopy(tower)
+    blocks = int8_copy.blocks
     assert isinstance(blocks, nn.ModuleList)
     layers = [
         (module, name, layer)
@@ -135,20 +135,20 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     hooks = [
         layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers
     ]
-    exact = twin(images)[:, 0].float()
+    exact = int8_copy(images)[:, 0].float()
     for hook in hooks:
         hook.remove()
     for module, name, layer in layers:
-        if layer in largest:  # Other layers are not products of this tower.
+        if layer in largest:  # The tower does not call other layers.
             outliers = largest[layer].topk(min(NUM_OUTLIERS, layer.in_features)).indices
             setattr(module, name, Int8Linear(layer, outliers))
-    cosine = float(F.cosine_similarity(exact, twin(images)[:, 0].float(), dim=-1).min())
+    cosine = float(F.cosine_similarity(exact, int8_copy(images)[:, 0].float(), dim=-1).min())
     if not cosine >= AGREEMENT:
         raise UsageError(
             f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at least "
             f"{AGREEMENT} is needed); encode with --precision fp32"
         )
-    return twin
+    return int8_copy
 
 
 def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, inputs: Any) -> None:
@@ -157,7 +157,7 @@ def _note_largest(largest: dict[nn.Module, Tensor], layer: nn.Module, inputs: An
 
 
 def _sample_images(size: int) -> UInt8[Tensor, "images 3 size size"]:
-    """Return test images: two of soft colours, noise and stripes, the same every time."""
+    """Return fixed test images: two with soft colours, noise, and stripes."""
     generator = torch.Generator().manual_seed(0)
     soft = F.interpolate(
         torch.rand(2, 3, 6, 6, generator=generator), (size, size), mode="bicubic"
@@ -168,10 +168,10 @@ def _sample_images(size: int) -> UInt8[Tensor, "images 3 size size"]:
 
 
 def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor, "outputs"]) -> Any:
-    """Return a session that computes s[j] sum_k q[k] w[j, k] of rows with integer part q.
+    """Return a session that computes s[j] sum_k q[k] w[j, k], where q is the integer part of a row.
 
-    The session converts floats to bytes and products to floats: in torch this would take another
-    pass over each, and three times as long for the bytes.
+    The session converts floats to bytes and products to floats. In torch this would take another
+    pass each, and three times as long for the bytes.
     """
     graph = Graph()
     graph.input("rows", np.float32, ["rows", weights.shape[1]])
@@ -184,8 +184,8 @@ def _product_with(weights: Int8[Tensor, "outputs inputs"], scales: Float[Tensor,
         domain=OWN_DOMAIN,
     )
     graph.output(product, "product", np.float32, ["rows", len(weights)])
-    # This module has the threads: a pool for each of fifty layers would make hundreds. No arenas:
-    # each of fifty would keep memory for its largest product, gigabytes in total.
+    # One thread, since a pool for each of fifty layers would make hundreds. No arena, since each of
+    # fifty would keep the memory of its largest product, gigabytes in total.
     return open_session(graph.to_bytes(), 1, has_arena=False)
 
 

@@ -1,7 +1,7 @@
 """Low-rank changes of frozen matrices (LoRA).
 
-:func:`adapt_towers` changes the matrices of any tower, ours or a library's, and
-:func:`merged_state` adds the changes to them. :class:`LowRankLinear` is a layer of TempMe.
+:func:`adapt_towers` adds trainable changes to the matrices of any tower, ours or a library's, and
+:func:`merged_state` merges them into the weights. :class:`LowRankLinear` is a layer of TempMe.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import Attention
 
 Targets = Literal["attention", "all"]
-"""Matrices to change: those of attention, or all linear maps of both towers."""
+"""Matrices to change: those of attention, or those of all linear layers."""
 ADAPTER_PARTS = (".down", ".up")
 
 
 class LowRankLinear(nn.Linear):
-    """``W x + b + B A x`` with the given ``W`` and ``b``; ``B`` starts at 0, so nothing changes.
+    """``W x + b + B A x`` with ``W`` and ``b`` of an existing layer; ``B`` starts at 0.
 
-    The names of ``W`` and ``b`` stay as they were: ``weight`` and ``bias``.
+    ``W`` and ``b`` keep their names ``weight`` and ``bias``.
     """
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
@@ -47,7 +47,7 @@ class LowRankLinear(nn.Linear):
 
 
 def add_low_rank(encoder: TowerEncoder, rank: int) -> None:
-    """A low-rank change of the fused projection of every block of both towers."""
+    """Add a low-rank change to the fused attention projection of every block of both towers."""
     for tower in (encoder.vision, encoder.text):
         for module in tower.modules():
             if isinstance(module, Attention):
@@ -55,7 +55,7 @@ def add_low_rank(encoder: TowerEncoder, rank: int) -> None:
 
 
 def freeze_tower(encoder: TowerEncoder) -> None:
-    """Freeze all parameters of the encoder; those added later are trained."""
+    """Freeze all parameters of the encoder. Parameters added later are trained."""
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
 
@@ -63,8 +63,8 @@ def freeze_tower(encoder: TowerEncoder) -> None:
 class LowRankChange(nn.Module):
     """``W + (alpha / rank) B A`` with ``alpha`` = 2 ``rank``; ``B`` starts at 0.
 
-    A parametrisation, so that all code that reads the matrix gets the changed one, even a fused
-    kernel or another library's attention that never calls the layer.
+    A parametrisation, so all code that reads the matrix gets the changed one, even a fused kernel
+    or another library's attention that never calls the layer.
     """
 
     SCALE = 2.0
@@ -82,12 +82,12 @@ class LowRankChange(nn.Module):
 
 
 def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") -> int:
-    """Freeze the towers and give their matrices a trainable change of ``rank``.
+    """Freeze the towers and add a trainable change of ``rank`` to their matrices.
 
-    Returns the number of matrices that were changed.
+    Returns the number of changed matrices.
 
     Raises:
-        ConfigError: the encoder has no towers, or they have no such matrices.
+        ConfigError: the encoder has no towers, or its towers have no such matrices.
     """
     towers = [getattr(encoder, name) for name in getattr(encoder, "tower_names", ())]
     if not towers:
@@ -100,7 +100,7 @@ def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") 
         raise ConfigError(
             f"training.lora_targets={targets}: the towers have no such matrices; choose all"
         )
-    # Seeds change heads, which exist by now; the adapters are the same for all seeds.
+    # The adapters are the same for all seeds of a run, which affect only the head.
     generator = torch.Generator().manual_seed(0)
     for tower in towers:
         for parameter in tower.parameters():
@@ -112,7 +112,7 @@ def adapt_towers(encoder: nn.Module, rank: int, targets: Targets = "attention") 
 
 
 def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights of a model, with the changes of :func:`adapt_towers` added to their matrices.
+    """Return the weights of a model with the changes of :func:`adapt_towers` merged into them.
 
     The names are those of the model before it was adapted.
     """
@@ -130,12 +130,12 @@ def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a parameter of this name was added by :func:`adapt_towers`."""
+    """Return whether :func:`adapt_towers` added the parameter of this name."""
     return ".parametrizations." in name and name.endswith(ADAPTER_PARTS)
 
 
 def _matrices(towers: list[nn.Module], targets: Targets) -> Iterator[tuple[nn.Module, str]]:
-    """Modules and the names of their matrices, each matrix once."""
+    """Yield modules and the names of their matrices, each matrix once."""
     seen_modules: set[int] = set()
     for tower in towers:
         for parent in tower.modules():

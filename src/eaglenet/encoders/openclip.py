@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
+from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError, naming_extra
 from eaglenet.core.process import module_path
 from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
@@ -25,7 +25,7 @@ from eaglenet.encoders.hub import require_licence_on_hub
 
 @dataclass(frozen=True)
 class OpenClipConfig:
-    """``name`` is open_clip's own (``ViT-B-32``); the rest is read from the model when loaded."""
+    """Shape of a model: ``name`` as in open_clip (``ViT-B-32``); the rest comes from the model."""
 
     name: str
     dim: int
@@ -38,34 +38,30 @@ class OpenClipConfig:
 
 
 def open_clip() -> Any:
-    """Import the package on first use; the only import of it."""
+    """Import the package on first use. No other module imports it."""
     declare_operators()
-    try:
+    with naming_extra("openclip", "models of open_clip need the package"):
         import open_clip as package
-    except ImportError as error:
-        raise UsageError(
-            f"models of open_clip need the package ({error}): pip install 'eaglenet[openclip]'"
-        ) from error
     return package
 
 
-def bare_model(name: str, seed: int = 0) -> Any:
-    """A model of open_clip with random weights; nothing is downloaded."""
+def random_model(name: str, seed: int = 0) -> Any:
+    """Return a model of open_clip with random weights; download nothing."""
     package = open_clip()
     if package.get_model_config(name) is None:
         names = ", ".join(package.list_models()[:8])
         raise ModelNotFoundError(
             f"open_clip has no model {name!r}; `open_clip.list_models()` lists all ({names}, ...)"
         )
-    # Not on "meta" even where that is the default: masks and tables are computed when it is built,
-    # and are in no file. Only this ends a ``with torch.device(...)`` from inside.
+    # Not on "meta", even inside ``with torch.device("meta")``: masks and tables are computed here
+    # and are in no file. Only DisableTorchFunction overrides such a context.
     with torch.random.fork_rng(devices=[]), torch._C.DisableTorchFunction():
         torch.manual_seed(seed)
         return package.create_model(name, load_weights=False, pretrained_text=False)
 
 
 class OpenClipVision(nn.Module):
-    """open_clip's image tower: uint8 pixels normalised here, floats as they are."""
+    """open_clip's image tower; normalises uint8 pixels, and takes floats as normalised."""
 
     mean: Tensor
     std: Tensor
@@ -73,7 +69,7 @@ class OpenClipVision(nn.Module):
     def __init__(self, trunk: nn.Module, config: OpenClipConfig) -> None:
         super().__init__()
         self.trunk = trunk
-        self.blocks = nn.ModuleList()  # There are none that a method could change.
+        self.blocks = nn.ModuleList()  # open_clip's blocks have other interfaces than ours.
         self.gradient_checkpointing = 0
         for name, values in (("mean", config.pixel_mean), ("std", config.pixel_std)):
             value = torch.tensor(values, device="cpu").view(3, 1, 1)
@@ -109,14 +105,14 @@ class OpenClipText(nn.Module):
         return TextFeatures(sentence=self(ids))
 
     def forward(self, ids: Int[Tensor, "texts words"]) -> Float[Tensor, "texts dim"]:
-        # Its towers add positions to the full width.
+        # The text towers of open_clip need the full context length.
         full_ids = F.pad(ids, (0, self.width - ids.shape[1]), value=self.pad_token)
         vectors: Tensor = self.rest.encode_text(full_ids)  # type: ignore[operator]
         return vectors
 
 
 class OpenClipEncoder(TowerEncoder):
-    """Encodes whole frames and texts only: no patches, tokens, token shift or blocks."""
+    """Encodes frames and texts to one vector each, without patches, tokens or token shift."""
 
     family = "openclip"
     abilities = Abilities()
@@ -129,7 +125,7 @@ class OpenClipEncoder(TowerEncoder):
         self, config: OpenClipConfig, *, seed: int = 0, model: nn.Module | None = None
     ) -> None:
         super().__init__()
-        model = bare_model(config.name, seed) if model is None else model
+        model = random_model(config.name, seed) if model is None else model
         self.config = config
         self.dim, self.image_size = config.dim, config.image_size
         self.context_length, self.resize = config.context_length, config.resize
@@ -151,14 +147,14 @@ RESIZES: dict[str, Resize] = {"shortest": "crop", "squash": "stretch"}
 
 
 class OpenClipTokenizer:
-    """A tokenizer of open_clip other than CLIP's own."""
+    """A tokenizer of open_clip other than CLIP's."""
 
     def __init__(self, name: str, context_length: int, pad_token: int) -> None:
         self.name, self.context_length, self.pad_token = name, context_length, pad_token
         self._tokenize = open_clip().get_tokenizer(name, context_length=context_length)
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Tokenize texts; ids up to the last that is not padding are real."""
+        """Tokenize texts; the mask ends at the last id that is not padding."""
         width = self.context_length if max_length is None else max_length
         if not 2 < width <= self.context_length:
             raise UsageError(f"max_length {width}: this model takes 3 to {self.context_length}")
@@ -175,7 +171,7 @@ class OpenClipTokenizer:
 
 
 def load_openclip(name: str) -> Pretrained:
-    """``openclip:NAME/PRETRAINED``: open_clip's names, or for the second a file of weights."""
+    """Load ``openclip:NAME/PRETRAINED``: open_clip's names, or a file of weights as the second."""
     model_name, _, weights = name.removeprefix(PREFIX).partition("/")
     if not model_name or not weights:
         raise UsageError(
@@ -201,10 +197,10 @@ def load_openclip(name: str) -> Pretrained:
         require_licence_on_hub("/".join(repository.split("/")[:2]))
     try:
         model = package.create_model(model_name, pretrained=source, pretrained_text=False)
-    except Exception as error:  # the hub, the file, another library: each with its own class
+    except Exception as error:  # The hub, the file and other libraries have their own errors.
         lines = str(error).splitlines() or [type(error).__name__]
         raise ModelNotFoundError(f"{name} could not be loaded: {lines[0]}") from error
-    # Only the plain classes: CoCa and others read texts differently.
+    # Other classes, such as CoCa, read texts differently.
     if type(model).__name__ not in ("CLIP", "CustomTextCLIP"):
         raise ConfigError(f"{name}: towers of open_clip's {type(model).__name__} cannot be used")
     our_config = describe(model_name, model, config)
@@ -213,7 +209,7 @@ def load_openclip(name: str) -> Pretrained:
 
 
 def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
-    """Read the configuration of a loaded model."""
+    """Return the configuration of a loaded model."""
     images = open_clip().get_model_preprocess_cfg(model)
     size = images["size"]
     height, width = (size, size) if isinstance(size, int) else size
@@ -238,7 +234,7 @@ def describe(name: str, model: Any, config: dict[str, Any]) -> OpenClipConfig:
 
 
 def tokenizer_of(our_config: OpenClipConfig, config: dict[str, Any]) -> Tokenizer:
-    """Return our tokenizer, which can be saved, if it is CLIP's; otherwise open_clip's own."""
+    """Return our tokenizer, which can be saved, if the model has CLIP's; else open_clip's."""
     text = config.get("text_cfg", {})
     is_other = any(text.get(key) for key in ("hf_tokenizer_name", "tokenizer_kwargs"))
     if not is_other and our_config.context_length == 77 and text.get("vocab_size") == 49408:
@@ -262,12 +258,12 @@ OPERATORS = ("nms", "qnms")
 
 @functools.cache
 def declare_operators() -> Any:
-    """Declare the operators that cannot be loaded, so that torchvision can be imported.
+    """Declare torchvision's operators if its library cannot be loaded, so it can be imported.
 
-    A declared operator has no implementation: calling it raises an error. Operators that can be
-    loaded are left alone. Returns the declarations, which end with their last reference.
+    A declared operator has no implementation: calling it raises an error. Returns the declarations,
+    which end with their last reference; None if the library can be loaded or is not installed.
     """
-    # Not of the current folder, whose files may be anyone's: a library runs code when it is loaded.
+    # Not from the current folder, which may be untrusted: loading a library runs its code.
     package = PathFinder.find_spec("torchvision", module_path())
     if package is None or package.origin is None:
         return None

@@ -55,9 +55,9 @@ from eaglenet.encoders.weights import (
 class PerceptionVisionConfig(VisionTowerConfig):
     """Image tower.
 
-    class_token: T, S, B and L have one; it has no rotary position of its own.
+    class_token: True in T, S, B and L; the token is not rotated.
     grid_offset: added to rows and columns before they become angles; 1 in models with a class
-        token, whose authors count it as position 0.
+        token, which counts as position 0.
     """
 
     image_size: int = 224
@@ -78,7 +78,7 @@ class PerceptionVisionConfig(VisionTowerConfig):
 
 
 def perception_text(width: int, layers: int, heads: int) -> TextConfig:
-    """CLIP's text tower with a plain GELU over 32 tokens."""
+    """Return the config of CLIP's text tower with a plain GELU and 32 tokens."""
     return TextConfig(
         context_length=32,
         width=width,
@@ -110,7 +110,7 @@ PERCEPTION_SHAPES: dict[str, PerceptionConfig] = {
     "PE-Core-B-16": PerceptionConfig(),
     "PE-Core-L-14-336": PerceptionConfig(1024, PerceptionVisionConfig(336, 14, 1024, 24, 16, 4096)),
 }
-"""Shapes of released models, by the names open_clip gives them."""
+"""Shapes of released models, by open_clip's names."""
 
 
 # PE-Core's image tower: rotary positions in two directions, attention pooling.
@@ -119,12 +119,12 @@ TEMPERATURE = 10000.0
 
 
 def grid_angles(config: PerceptionVisionConfig) -> Float[Tensor, "tokens half_head"]:
-    """Angle of each pair of numbers of a head: its column times the bands, then its row.
+    """Return the rotary angles of each token: its column times n frequencies, then its row.
 
-    Band ``i`` of ``n`` is ``10000^(-i/n)``; the class token, where there is one, does not turn.
+    Frequency ``i`` of ``n`` is ``10000^(-i/n)``. The class token, if there is one, is not rotated.
     """
-    bands = config.width // config.heads // 4
-    exponents = torch.arange(bands, device="cpu").float() / bands
+    count = config.width // config.heads // 4
+    exponents = torch.arange(count, device="cpu").float() / count
     frequencies = 1.0 / TEMPERATURE**exponents
     steps = torch.arange(config.grid, device="cpu").float() + config.grid_offset
     columns, rows = steps.repeat(config.grid), steps.repeat_interleave(config.grid)
@@ -134,7 +134,7 @@ def grid_angles(config: PerceptionVisionConfig) -> Float[Tensor, "tokens half_he
 
 
 class GridRotation(nn.Module):
-    """Cosines and sines of :func:`grid_angles`, each twice: for both numbers of a pair."""
+    """Cosines and sines of :func:`grid_angles`, repeated for both numbers of a pair."""
 
     cosines: Tensor
     sines: Tensor
@@ -145,7 +145,7 @@ class GridRotation(nn.Module):
         self._set_tables(torch.device("cpu"))
 
     def _set_tables(self, device: torch.device) -> None:
-        # Real values even where the model is first built on "meta", and fp32 after any cast.
+        # Computed on a real device even if the model is built on "meta", and in fp32 after casts.
         angles = grid_angles(self.config).repeat_interleave(2, dim=1)
         self.register_buffer("cosines", angles.cos().to(device), persistent=False)
         self.register_buffer("sines", angles.sin().to(device), persistent=False)
@@ -157,7 +157,7 @@ class GridRotation(nn.Module):
 
 
 class PerceptionVisionTower(PooledVisionTower):
-    """Frames to one vector each: embed, ln_pre, blocks, ln_post, attention pooling, projection."""
+    """Encodes frames: embed, ln_pre, blocks, ln_post, attention pooling, projection."""
 
     patch_embedding: PatchEmbedding
 
@@ -185,12 +185,12 @@ class PerceptionVisionTower(PooledVisionTower):
         self.projection = nn.Linear(config.width, dim)
         self.gradient_checkpointing = 0
 
-    def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def pre_normalise(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         result: Tensor = self.ln_pre(tokens)
         return result
 
-    def turn(self, dtype: torch.dtype) -> Rotation:
-        """Return the tables in the tokens' type; fp32 ones would make queries and keys fp32."""
+    def rotary_tables(self, dtype: torch.dtype) -> Rotation:
+        """Return the tables in the type of the tokens; fp32 would make queries and keys fp32."""
         return self.rotation.cosines.to(dtype), self.rotation.sines.to(dtype)
 
     def project(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
@@ -209,9 +209,9 @@ class PerceptionVisionTower(PooledVisionTower):
 
 
 class PerceptionEncoder(TowerEncoder):
-    """A frame is pooled by attention, a text is its end token.
+    """Pools a frame by attention; the vector of a text is that of its end token.
 
-    Patches are not in the joint space, so none are returned.
+    Returns no patches, since they are not in the joint space.
     """
 
     family = "perception"
@@ -227,13 +227,13 @@ class PerceptionEncoder(TowerEncoder):
             config.vision, config.dim, config.pixel_mean, config.pixel_std
         )
         text = TextTower(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
 
-# PE-Core's weights in the two layouts that are published: open_clip's and Meta's own.
+# PE-Core's weights in the two published layouts: open_clip's and Meta's.
 
 GIGANTIC = 1536
-"""Width of G, whose heads are 96 wide; in all others they are 64 wide."""
+"""Width of G, whose heads are 96 wide; those of the other models are 64 wide."""
 TIMM_NAMES = {
     "vision.ln_pre": "visual.trunk.norm_pre",
     "vision.ln_post": "visual.trunk.norm",
@@ -242,7 +242,7 @@ TIMM_NAMES = {
 
 
 def read_perception(location: Path) -> PerceptionEncoder:
-    """Read the encoder of a file or folder; its shape is read off its weights."""
+    """Read the encoder of a file or folder; the shapes of the weights give its configuration."""
     if (location / "open_clip_config.json").is_file():
         ours = from_open_clip(read_open_clip_weights(location))
     else:
@@ -252,7 +252,7 @@ def read_perception(location: Path) -> PerceptionEncoder:
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:
-    """Return weights of open_clip's ``CustomTextCLIP`` over a timm trunk, by our names."""
+    """Return weights of open_clip's ``CustomTextCLIP`` with a timm trunk, by our names."""
     trunk = "visual.trunk"
     ours = rename(weights, TIMM_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
     ours |= timm_pooling(weights, f"{trunk}.attn_pool")
@@ -265,7 +265,7 @@ def from_open_clip(weights: Weights) -> dict[str, Tensor]:
 
 
 def from_meta(weights: Weights) -> dict[str, Tensor]:
-    """Return weights of Meta's own files by our names; they are CLIP's, with another pooling."""
+    """Return weights of Meta's files by our names; they are CLIP's, with another pooling."""
     visual = "visual"
     names = ["ln_pre", "ln_post", "positional_embedding"]
     names += ["class_embedding"] if f"{visual}.class_embedding" in weights else []
@@ -283,7 +283,7 @@ def from_meta(weights: Weights) -> dict[str, Tensor]:
 
 
 def config_from_weights(ours: Weights) -> PerceptionConfig:
-    """Return the shape of a model, read off its weights."""
+    """Return the configuration given by the shapes of the weights."""
     vision, text = tower_sizes(ours)
     has_class = "vision.class_embedding" in ours
     if vision["width"] == GIGANTIC:
@@ -299,7 +299,7 @@ PREFIX = "pe-core"
 
 
 def is_perception(location: Path) -> bool:
-    """Recognise Meta's ``PE-Core-*.pt``, a folder with one, or such a trunk of open_clip."""
+    """Recognise Meta's ``PE-Core-*.pt``, a folder with one, or open_clip with such a trunk."""
     if location.is_file():
         return location.name.lower().startswith(PREFIX)
     trunk = open_clip_trunk(location)

@@ -1,11 +1,11 @@
-"""The Triton kernel of ``quick_gelu_product``; the only module of the encoders that imports Triton.
+"""Triton kernel of ``quick_gelu_product``. No other module of the encoders imports Triton.
 
-Each multiprocessor runs one program, which computes one tile of the output after the other, so
-that the end of a tile (bias, activation, writing) overlaps with the loads of the next. Tiles are
-copied by Hopper's copy engine (TMA); values outside a matrix are read as 0 and not written.
+Each multiprocessor runs one program, which computes tiles of the output one after the other, so the
+end of a tile (bias, activation, writing) overlaps with the loads of the next one. Hopper's copy
+engine (TMA) copies tiles; it reads values outside a matrix as 0 and does not write them.
 """
 
-# Triton reads these functions as a language of its own, without types.
+# Triton compiles these functions as another language, without types.
 # mypy: ignore-errors
 # ruff: noqa: N803
 
@@ -22,20 +22,20 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from eaglenet.core.types import SLOPE
 
 TILE = (128, 256, 64)
-"""Rows and columns of the output, and inputs at a time; with 8 warps and 3 stages the fastest of
-several shapes on an H200."""
+"""Rows and columns of a tile, and inputs per step: the fastest of several shapes on an H200, with 8
+warps and 3 stages."""
 GROUP = 8
-"""Tiles of one column computed before the next column: they share weights in cache."""
+"""Tiles of a column computed before those of the next column; they share weights in cache."""
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-@no_type_check  # Tests that check signatures would wrap it, but Triton reads its source.
+@no_type_check  # Triton reads the source, which the shape checker of the tests would wrap.
 def _activated_product(
     rows, weight, output, bias, num_rows, width, inner,
     BLOCK_ROWS: tl.constexpr, BLOCK_WIDTH: tl.constexpr, BLOCK_INNER: tl.constexpr,
     GROUP: tl.constexpr, PROGRAMS: tl.constexpr, SLOPE: tl.constexpr, OPERAND: tl.constexpr,
 ):  # fmt: skip
-    """x sigmoid(SLOPE x) of x = rows weight^T + bias; matrices are descriptors."""
+    """Compute x sigmoid(SLOPE x) of x = rows weight^T + bias; matrices are descriptors."""
     tiles_down = tl.cdiv(num_rows, BLOCK_ROWS)
     tiles_across = tl.cdiv(width, BLOCK_WIDTH)
     steps = tl.cdiv(inner, BLOCK_INNER)
@@ -47,9 +47,9 @@ def _activated_product(
         column = tile % in_group // height * BLOCK_WIDTH
         value = tl.zeros((BLOCK_ROWS, BLOCK_WIDTH), tl.float32)
         for step in range(steps):
-            left = rows.load([row, step * BLOCK_INNER]).to(OPERAND)
-            right = weight.load([column, step * BLOCK_INNER]).to(OPERAND)
-            value = tl.dot(left, right.T, value)
+            inputs = rows.load([row, step * BLOCK_INNER]).to(OPERAND)
+            weights = weight.load([column, step * BLOCK_INNER]).to(OPERAND)
+            value = tl.dot(inputs, weights.T, value)
         columns = column + tl.arange(0, BLOCK_WIDTH)
         offsets = tl.load(bias + columns, mask=columns < width, other=0.0)
         value += offsets.to(tl.float32)[None, :]
@@ -57,10 +57,10 @@ def _activated_product(
 
 
 def launch(rows: Tensor, weight: Tensor, bias: Tensor, output: Tensor) -> None:
-    """Fill ``output [rows, width]``; bfloat16, contiguous, rows at multiples of 16 bytes."""
+    """Fill ``output [rows, width]``: bfloat16, contiguous, rows at multiples of 16 bytes."""
     is_interpreted = bool(triton.knobs.runtime.interpret)
     block_rows, block_width, block_inner = TILE
-    programs = 2  # Under the interpreter, so that a program has several tiles in tests.
+    programs = 2  # In the interpreter: a program has several tiles in tests.
     if rows.is_cuda:
         programs = torch.cuda.get_device_properties(rows.device).multi_processor_count
     _activated_product[(programs,)](
@@ -74,7 +74,7 @@ def launch(rows: Tensor, weight: Tensor, bias: Tensor, output: Tensor) -> None:
         GROUP,
         programs,
         SLOPE,
-        # The interpreter keeps bfloat16 as raw integers and would multiply those.
+        # The interpreter stores bfloat16 as raw integers and would multiply those.
         tl.float32 if is_interpreted else tl.bfloat16,
         num_warps=8,
         num_stages=3,

@@ -1,4 +1,4 @@
-"""A ResNet of detectron2 with BERT's word embeddings, the inputs of ClipBERT's transformer."""
+"""A ResNet of detectron2 with BERT's token embeddings: the inputs of ClipBERT's transformer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from eaglenet.core.types import Abilities, TextFeatures, TextStack
 from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.blocks import run_blocks
-from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, LARGEST
+from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, MAX_SIZES
 from eaglenet.encoders.compact import IMAGENET_MEAN, mean_of_words
 from eaglenet.encoders.vision import Mask, Pixels, check_size
 
 MIN_SIZE = 64
-"""Pixels along one side of a cell of the grid: 32 after the last stage, halved once more."""
+"""Pixels along one side of a grid cell: stride 32 of the last stage, times the pooling's 2."""
 FROZEN_STAGES = 1
-"""Stages that are not trained, like the stem before them."""
+"""Number of first stages that are not trained, like the stem."""
 
 
 @dataclass(frozen=True)
 class ResnetConfig:
     """Image tower; defaults are ResNet-50 at 448 pixels.
 
-    stem_width: channels after the first convolution. width, bottleneck_width: channels of the first
-        stage, outside and inside its blocks; each stage doubles both. depths: blocks per stage.
+    stem_width: channels after the first convolution.
+    width, bottleneck_width: channels of the first stage, outside and inside its blocks; each stage
+        doubles both.
+    depths: blocks per stage.
     """
 
     image_size: int = 448
@@ -42,10 +44,10 @@ class ResnetConfig:
         if min(self.stem_width, self.width, self.bottleneck_width) < 1:
             raise ConfigError("stem_width, width and bottleneck_width must be 1 or more")
         if len(self.depths) != 4 or not all(
-            1 <= depth <= LARGEST["layers"] for depth in self.depths
+            1 <= depth <= MAX_SIZES["layers"] for depth in self.depths
         ):
             raise ConfigError(f"depths are {self.depths}; expected four numbers of 1 or more")
-        if not MIN_SIZE <= self.image_size <= LARGEST["image_size"]:
+        if not MIN_SIZE <= self.image_size <= MAX_SIZES["image_size"]:
             raise ConfigError(f"image_size is {self.image_size}; expected {MIN_SIZE} or more")
 
 
@@ -59,7 +61,7 @@ class WordsConfig:
 
 @dataclass(frozen=True)
 class ResnetBertConfig:
-    """Both towers, and the width of words and of cells of the grid."""
+    """Both towers, and the width of tokens and of grid cells."""
 
     dim: int = 768
     vision: ResnetConfig = field(default_factory=ResnetConfig)
@@ -84,7 +86,7 @@ class FrozenNorm(nn.Module):
 
 
 class NormedConvolution(nn.Sequential):
-    """Convolution without bias, then :class:`FrozenNorm`; the same size where the stride is 1."""
+    """Convolution without bias, then :class:`FrozenNorm`; stride 1 keeps the size."""
 
     def __init__(self, channels: int, out_channels: int, side: int, stride: int = 1) -> None:
         super().__init__(
@@ -111,14 +113,14 @@ class Bottleneck(nn.Module):
         self, maps: Float[Tensor, "images channels rows columns"]
     ) -> Float[Tensor, "images out_channels out_rows out_columns"]:
         inner = F.relu(self.middle(F.relu(self.reduce(maps))))
-        around = maps if self.shortcut is None else self.shortcut(maps)
-        return F.relu(self.expand(inner) + around)
+        residual = maps if self.shortcut is None else self.shortcut(maps)
+        return F.relu(self.expand(inner) + residual)
 
 
 class ResnetTower(nn.Module):
-    """Pixels to a grid of cells, row by row: ResNet, convolution, maximum over 2 x 2 cells.
+    """Encodes pixels as grid cells, row by row: ResNet, convolution, maximum over 2 x 2 cells.
 
-    Stem and first stage are not trained.
+    The stem and the first stage are not trained.
     """
 
     def __init__(self, config: ResnetConfig, dim: int) -> None:
@@ -147,7 +149,7 @@ class ResnetTower(nn.Module):
         frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """Return the mean of the cells, and with ``patches`` all cells after it."""
+        """Return the mean of the cells; with ``patches``, followed by all cells."""
         check_size(pixels, self.config.image_size)
         weight = self.grid.weight
         if not pixels.is_floating_point():
@@ -160,18 +162,18 @@ class ResnetTower(nn.Module):
         return torch.cat([mean_cell, cells], dim=1) if patches else mean_cell
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower, by the generator alone."""
+        """Draw the weights of a new tower from ``generator``."""
         for parameter in self.parameters():
             deviation = (2 / parameter[0].numel()) ** 0.5
             nn.init.normal_(parameter, std=deviation, generator=generator)
 
 
 class WordTower(nn.Module):
-    """Token ids to embeddings, before their positions; the sentence is their mean."""
+    """Encodes token ids as embeddings without positions; the vector of a text is their mean."""
 
     def __init__(self, config: WordsConfig, dim: int) -> None:
         super().__init__()
-        # Drawn later: drawing on the meta device would import all of torch's compiler, a second.
+        # `initialise` draws the values: on the meta device this would import torch's compiler, 1 s.
         self.embedding = nn.Embedding.from_pretrained(
             torch.empty(config.vocabulary_size, dim), freeze=False
         )
@@ -181,7 +183,7 @@ class WordTower(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """Return one vector per text; with ``words`` every token too."""
+        """Return one vector per text; with ``words``, also one per token."""
         vectors = self.embedding(ids)
         sentence = mean_of_words(vectors, mask)
         if not words:
@@ -189,14 +191,15 @@ class WordTower(nn.Module):
         return TextFeatures(sentence=sentence, words=vectors, words_mask=mask)
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Random weights of a new tower, by the generator alone."""
+        """Draw the weights of a new tower from ``generator``."""
         nn.init.normal_(self.embedding.weight, std=0.02, generator=generator)
 
 
 class ResnetBertEncoder(TowerEncoder):
-    """A frame is a grid, a text its words; they share no space before ClipBERT's transformer.
+    """Encodes a frame as grid cells, a text as tokens, for ClipBERT's transformer.
 
-    A new encoder is random (``seed``); ``eaglenet convert --from clipbert`` gives a trained one.
+    Frames and texts have no joint space before it. A new encoder is random (``seed``);
+    ``eaglenet convert --from clipbert`` converts a trained one.
     """
 
     family = "resnet_bert"
@@ -209,7 +212,7 @@ class ResnetBertEncoder(TowerEncoder):
     def __init__(self, config: ResnetBertConfig, *, seed: int = 0) -> None:
         super().__init__()
         vision, text = ResnetTower(config.vision, config.dim), WordTower(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
     def text_stack(self) -> TextStack | None:
         return None

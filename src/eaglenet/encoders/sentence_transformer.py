@@ -1,4 +1,4 @@
-"""Models of sentence-transformers as encoders: whole clips, or frames one by one, and texts."""
+"""Models of sentence-transformers as encoders of texts and of whole clips or single frames."""
 
 from __future__ import annotations
 
@@ -49,36 +49,38 @@ from eaglenet.encoders.openclip import declare_operators
 logger = logging.getLogger(__name__)
 
 DYNAMIC_SIZE = 448
-"""Side of frames for models that take any resolution: 14 x 14 tokens of Qwen3-VL."""
+"""Side of frames for models that accept any resolution: 14 x 14 tokens of Qwen3-VL."""
 SIDE_STEP = 32
-"""Pixels per token of Qwen-VL, along a side."""
+"""Pixels along one side of a token of Qwen-VL."""
 NUM_FRAMES = 12
 MAX_WORDS = 128
-"""Maximum vectors per text of a multi-vector model; longer texts are cut."""
+"""Maximum vectors per text of a multi-vector model; longer texts are truncated."""
 SPARE_VECTORS = 16
-"""Spare vectors for clips whose times take more tokens than those of the measured clip."""
+"""Additional vectors for clips whose times take more tokens than those of the test clip."""
 TEXTS_PER_CALL = 32
 MAX_CLIPS_PER_CALL = 64
-MEMORY_SHARE = 0.6
-"""Fraction of a GPU's free memory that a call may fill."""
+MEMORY_FRACTION = 0.6
+"""Maximum fraction of a GPU's free memory that a call may use."""
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
 PROMPT_NAMES = {"encode_query": ("query",), "encode_document": ("document", "passage", "corpus")}
-"""Prompts of each task; the first that a model has is used."""
+"""Names of the prompt for each task; the first one that a model has is used."""
 OWN_FILES, OWN_WEIGHTS = "st", "model."
-"""Folder of the model inside a model folder, and the start of the names of its weights."""
-ENCODING = threading.RLock()
-"""One call at a time: fast tokenizers refuse to be used by two threads at once."""
+"""Folder of the model in a model folder, and prefix of the names of its weights."""
+_ENCODING_LOCK = threading.RLock()
+"""Held during each call, since fast tokenizers refuse concurrent use by threads."""
 
 
 @dataclass(frozen=True)
 class StConfig:
-    """Properties of a model that decide its vectors; read from the model when it is loaded.
+    """Properties of a model that determine its vectors; read from the model when it is loaded.
 
-    source: its folder. dim: numbers per vector, after truncation.
-    num_frames: frames per clip; ``is_fixed``: the model takes no other number.
-    reads_clips: a clip is one call; otherwise each frame is.
-    prompts: instructions by task, from the model's own settings.
+    source: folder of the model.
+    dim: numbers per vector, after truncation.
+    num_frames: frames per clip.
+    is_fixed: the model accepts no other number of frames.
+    reads_clips: the model encodes a clip at once, not each frame.
+    prompts: instructions by task, from the settings of the model.
     """
 
     source: str
@@ -93,7 +95,7 @@ class StConfig:
 
 
 def sentence_transformers() -> Any:
-    """Import the package on first use; nothing else imports it."""
+    """Import the package on first use. No other module imports it."""
     declare_operators()
     try:
         import sentence_transformers as package
@@ -110,10 +112,10 @@ def sentence_transformers() -> Any:
 
 
 class CharacterTokenizer:
-    """Passes texts on, one id per character; the encoder applies the model's own tokenizer.
+    """Passes texts on, one id per character; the encoder applies the tokenizer of the model.
 
-    Prompts and chat templates are added before the text is cut, so only the model can cut it.
-    ``max_length`` counts tokens of CLIP and is ignored: the model cuts texts at its own limit.
+    The model adds prompts and chat templates before it truncates a text, so only the model can
+    truncate. ``max_length``, which counts CLIP's tokens, is ignored.
     """
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
@@ -127,22 +129,22 @@ class CharacterTokenizer:
         return Tokens(ids, mask)
 
     def read(self, tokens: Tokens) -> list[str]:
-        """Return the texts of :meth:`__call__`."""
+        """Return the texts that were tokenized."""
         rows = zip(tokens.ids.tolist(), tokens.mask.sum(dim=1).tolist(), strict=True)
         return ["".join(map(chr, ids[:length])) for ids, length in rows]
 
     def save(self, folder: str | Path) -> None:
-        """Write nothing: the files of the model contain its own tokenizer."""
+        """Do nothing: the files of the model contain its tokenizer."""
 
 
 class StEncoder(BaseEncoder):
-    """A model of sentence-transformers; its weights are frozen, and may have low-rank changes.
+    """A model of sentence-transformers. Its weights are frozen, and may have low-rank changes.
 
-    A model that reads video takes the frames of a clip in one call, in order and with their times;
-    ``VideoFeatures.frames`` then holds the vectors of the clip, one or several, and not those of
-    single frames (``abilities.frames`` is False). A clip whose frames are all equal, such as a
-    photograph, is passed as an image if the model reads images. A model that reads images alone
-    gives one vector per frame.
+    A model that reads video receives the frames of a clip in one call, in order and with their
+    times; ``VideoFeatures.frames`` then contains the vectors of the clip, one or several, not those
+    of single frames (``abilities.frames`` is False). A clip of equal frames, such as an image, is
+    passed as an image if the model reads images. A model that reads only images returns one vector
+    per frame.
     """
 
     family = "st"
@@ -162,26 +164,26 @@ class StEncoder(BaseEncoder):
         )
         self.tokenizer = CharacterTokenizer()
         self.register_buffer("logit_scale", torch.tensor(CLIP_LOGIT_SCALE), persistent=False)
-        # Part of the state, and so of the identity of a store's model: the weights are the same
-        # whatever the dimension and the prompts are.
+        # Part of the state, and so of the model's identity in a store: the weights do not depend on
+        # the dimension and the prompts.
         self.register_buffer("settings_hash", _hash(config))
         self._num_vectors = 1
         self._clips_per_call: dict[str, int] = {}
         self._is_recomputed = False
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
-        """Vectors of queries, with the model's prompt for queries."""
+        """Encode texts with the model's prompt for queries."""
         if not isinstance(texts, Tokens):
             raise UsageError(f"an encoder of st reads Tokens, got {type(texts).__name__}")
         if words and not self.abilities.words:
             raise UsageError(f"{self.config.source} returns one vector per text, none per word")
-        # Wrapped: a plain string that names a file or an address would be opened.
+        # In a dictionary, since the library would open a string that is a path or a URL.
         inputs = [
             {"text": self._without_special_tokens(text)} for text in self.tokenizer.read(texts)
         ]
         vectors = self._call("encode_query", inputs, TEXTS_PER_CALL)
         if not self.config.is_multi_vector:
-            return TextFeatures(sentence=self._one_each(vectors))
+            return TextFeatures(sentence=self._stack_vectors(vectors))
         batch, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
         return TextFeatures(
             sentence=_mean_direction(batch, mask),
@@ -190,7 +192,7 @@ class StEncoder(BaseEncoder):
         )
 
     def encode_video(self, videos: VideoSource, *, patches: bool = False) -> VideoFeatures:
-        """Vectors of clips, or of frames for a model without video; see the class."""
+        """Encode clips, or frames if the model does not read video; see the class."""
         if not isinstance(videos, Clips):
             raise UsageError(f"an encoder of st reads Clips, got {type(videos).__name__}")
         if patches:
@@ -209,17 +211,17 @@ class StEncoder(BaseEncoder):
             ]
         )
         if not self.config.is_multi_vector:
-            frames = self._one_each(vectors)[:, None]
+            frames = self._stack_vectors(vectors)[:, None]
             return VideoFeatures(frames=frames, mask=mask.new_ones(len(frames), 1))
         count = self._count_vectors()
-        batch, is_real = _pad([_thin_out(each, count) for each in vectors], count)
+        batch, is_real = _pad([_subsample(each, count) for each in vectors], count)
         return VideoFeatures(frames=batch, mask=is_real)
 
     def _encode_frames(self, videos: Clips) -> Float[Tensor, "videos frames dim"]:
-        """One vector per real frame, zeros for padding."""
+        """Return one vector per real frame, and zeros for padding."""
         real = videos.mask.cpu()
         images = [{"image": _image(frame)} for frame in videos.frames.cpu()[real]]
-        vectors = self._one_each(self._encode_clips(images))
+        vectors = self._stack_vectors(self._encode_clips(images))
         frames = vectors.new_zeros(*real.shape, vectors.shape[-1])
         frames[real.to(frames.device)] = vectors
         return frames
@@ -227,7 +229,7 @@ class StEncoder(BaseEncoder):
     def _clip_input(
         self, frames: UInt8[Tensor, "frames 3 height width"], seconds: Float[Tensor, "frames"]
     ) -> dict[str, Any]:
-        """A clip as sentence-transformers takes it."""
+        """Return a clip as input of sentence-transformers."""
         if self.model.supports("image") and bool((frames == frames[:1]).all()):
             return {"image": _image(frames[0])}
         count = self.config.num_frames
@@ -245,7 +247,7 @@ class StEncoder(BaseEncoder):
         return {"video": {"array": frames, "video_metadata": metadata}}
 
     def _count_vectors(self) -> int:
-        """Vectors per clip of a store, measured once with a clip of noise."""
+        """Return the number of vectors per clip of a store, measured once with a clip of noise."""
         if self._num_vectors == 1:
             size = self.config.image_size
             generator = torch.Generator().manual_seed(0)
@@ -256,7 +258,7 @@ class StEncoder(BaseEncoder):
         return self._num_vectors
 
     def _encode_clips(self, inputs: list[dict[str, Any]]) -> list[Tensor]:
-        """Vectors of documents, in batches as large as memory allows; see :meth:`_batch_size`."""
+        """Return vectors of documents, computed in batches as large as memory allows."""
         kinds = [next(iter(each)) for each in inputs]
         vectors: dict[int, Tensor] = {}
         for kind in dict.fromkeys(kinds):
@@ -277,11 +279,11 @@ class StEncoder(BaseEncoder):
         return [vectors[number] for number in range(len(inputs))]
 
     def _batch_size(self, kind: str, sample: dict[str, Any]) -> int:
-        """Clips per call: on a GPU as many as fit, by what one needs; one on other devices.
+        """Return the number of clips per call: on a GPU as many as fit in memory, else one.
 
-        ``kind`` is ``video`` or ``image``, which need very different amounts.
+        ``kind`` is ``video`` or ``image``, whose memory use differs.
         """
-        # Ranks of a sharded model gather its blocks together, so all must make as many calls.
+        # Ranks of a sharded model gather its blocks together, so they must make equally many calls.
         is_sharded = any(hasattr(module, "unshard") for module in self.model.modules())
         if self.device.type != "cuda" or is_sharded:
             return 1
@@ -292,26 +294,26 @@ class StEncoder(BaseEncoder):
             bytes_per_clip = max(torch.cuda.max_memory_allocated(self.device) - before, 1)
             reserved_bytes = torch.cuda.memory_reserved(self.device) - before
             free = torch.cuda.mem_get_info(self.device)[0] + reserved_bytes
-            fitting = int(MEMORY_SHARE * free / bytes_per_clip)
-            self._clips_per_call[kind] = min(max(fitting, 1), MAX_CLIPS_PER_CALL)
+            num_clips = int(MEMORY_FRACTION * free / bytes_per_clip)
+            self._clips_per_call[kind] = min(max(num_clips, 1), MAX_CLIPS_PER_CALL)
         return self._clips_per_call[kind]
 
     def _call(self, task: str, inputs: list[dict[str, Any]], size: int) -> list[Tensor]:
-        """One call of the library: ``encode_query`` or ``encode_document``, with its prompt."""
+        """Call ``encode_query`` or ``encode_document`` of the library, with its prompt."""
         options: dict[str, Any] = {"batch_size": size, "show_progress_bar": False}
         if "video" in inputs[0]:
-            # The frames have been sampled. They are resized and scaled where the model is.
+            # The frames are sampled already; resize and scale them on the device of the model.
             video_options = {"do_sample_frames": False, "device": str(self.device)}
             options["processing_kwargs"] = {"video": video_options}
         if not self.config.is_multi_vector:
             options["convert_to_tensor"] = True
-        with ENCODING:
-            self._settle_precision()
+        with _ENCODING_LOCK:
+            self._use_fast_precision()
             if torch.is_grad_enabled() and self.is_adapted:
                 outputs = self._forward(task, inputs, options)
             else:
                 outputs = getattr(self.model, task)(inputs, **options)
-        # A copy: tensors of inference mode cannot be used in training.
+        # Cloned, since tensors of inference mode cannot be used in training.
         vectors = [each.float().clone() for each in outputs]
         width = vectors[0].shape[-1]
         if width != self.dim:
@@ -324,7 +326,7 @@ class StEncoder(BaseEncoder):
     def _forward(
         self, task: str, inputs: list[dict[str, Any]], options: Mapping[str, Any]
     ) -> list[Tensor]:
-        """Vectors with gradients, as the library's ``encode_*``, which have none, compute them."""
+        """Compute vectors like the library's ``encode_*``, but with gradients."""
         from sentence_transformers.util import batch_to_device
 
         model, size = self.model, options["batch_size"]
@@ -334,7 +336,7 @@ class StEncoder(BaseEncoder):
         prompt = model.prompts.get(next(names, model.default_prompt_name))
         if self._is_recomputed:
             for module in model.modules():
-                # Layers are recomputed in training mode only; modules inside them, such as dropout,
+                # Layers are recomputed only in training mode. Modules inside them, such as dropout,
                 # stay in eval mode.
                 module.training = getattr(module, "gradient_checkpointing", False)
         vectors: list[Tensor] = []
@@ -348,19 +350,19 @@ class StEncoder(BaseEncoder):
                 vectors += list(outputs["sentence_embedding"][..., : self.dim])
         return vectors
 
-    def _settle_precision(self) -> None:
-        """Compute in fp32 where weights are stored in 16 bits and the device is slow in them."""
+    def _use_fast_precision(self) -> None:
+        """Use fp32 if the weights have 16 bits and the device is slow with them."""
         weight = next(self.model.parameters(), None)
         is_half = weight is not None and weight.dtype in (torch.bfloat16, torch.float16)
         if is_half and not has_fast_bf16(self.device):
             self.model.float()
 
-    def _one_each(self, vectors: list[Tensor]) -> Float[Tensor, "items dim"]:
-        """Vectors of single-vector models; some have an axis of length 1 before the last."""
+    def _stack_vectors(self, vectors: list[Tensor]) -> Float[Tensor, "items dim"]:
+        """Stack vectors of single-vector models; some have an additional axis of length 1."""
         return torch.stack([each.reshape(self.dim) for each in vectors])
 
     def _without_special_tokens(self, text: str) -> str:
-        """Remove tokens of the chat template, which would be read as such, from a user's text."""
+        """Remove tokens of the chat template from a text, since the model would obey them."""
         vocabulary: Mapping[str, int] = getattr(self.model.tokenizer, "get_added_vocab", dict)()
         for token in vocabulary:
             text = text.replace(token, " ")
@@ -368,11 +370,11 @@ class StEncoder(BaseEncoder):
 
     @property
     def is_adapted(self) -> bool:
-        """True if low-rank changes were added to the model, which training then changes."""
+        """True if the model has low-rank changes, which can be trained."""
         return any(is_adapter(f"model.{name}") for name, _ in self.model.named_parameters())
 
     def train(self, mode: bool = True) -> StEncoder:
-        """Stay in eval mode, without dropout; refuse training without low-rank updates."""
+        """Stay in eval mode, without dropout; refuse training without low-rank changes."""
         if mode and not self.is_adapted:
             raise UsageError(
                 "models of sentence-transformers can only be trained with low-rank updates: --set "
@@ -383,7 +385,7 @@ class StEncoder(BaseEncoder):
         return self
 
     def set_gradient_checkpointing(self, blocks: bool | int = True) -> None:
-        """Recompute all layers in the backward pass, with the means of transformers."""
+        """Recompute all layers in the backward pass."""
         transformer = self.model.transformers_model
         self._is_recomputed = bool(blocks)
         if not blocks:
@@ -400,7 +402,7 @@ class StEncoder(BaseEncoder):
     def save_own_files(
         self, folder: Path, weights: Mapping[str, Tensor]
     ) -> tuple[StConfig, dict[str, Tensor]]:
-        """Write the model with sentence-transformers, with these weights, into ``folder/st``."""
+        """Write the model with ``weights`` to ``folder/st``; return config and other weights."""
         start = f"encoder.{OWN_WEIGHTS}"
         own = {name.removeprefix(start): w for name, w in weights.items() if name.startswith(start)}
         model = open_model(Path(self.config.source), self._truncated_dim)
@@ -434,14 +436,14 @@ def _image(frame: UInt8[Tensor, "3 height width"]) -> Any:
 def _pad(
     items: Sequence[Tensor], count: int
 ) -> tuple[Float[Tensor, "items vectors dim"], Bool[Tensor, "items vectors"]]:
-    """Stack items of up to ``count`` vectors each, and say which vectors are real."""
+    """Stack items of up to ``count`` vectors; return them and a mask of the real vectors."""
     batch = torch.stack([F.pad(each, (0, 0, 0, count - len(each))) for each in items])
     lengths = torch.tensor([len(each) for each in items], device=batch.device)
     return batch, torch.arange(count, device=batch.device)[None] < lengths[:, None]
 
 
-def _thin_out(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tensor, "kept dim"]:
-    """At most ``count`` vectors, evenly spaced."""
+def _subsample(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tensor, "subset dim"]:
+    """Return at most ``count`` vectors, evenly spaced."""
     if len(vectors) <= count:
         return vectors
     return vectors[torch.linspace(0, len(vectors) - 1, count).round().long()]
@@ -453,11 +455,11 @@ def _mean_direction(
     return (F.normalize(vectors, dim=-1) * mask[..., None]).sum(dim=1)
 
 
-# Opening a model, and the frame settings of its processor.
+# Opening of a model, and the frame settings of its processor.
 
 
 def load_st(name: str) -> Pretrained:
-    """Load ``st:MODEL`` or ``st:MODEL:DIM``: a hub id or a folder, vectors truncated to DIM."""
+    """Load ``st:MODEL`` or ``st:MODEL:DIM``: a hub id or folder, with vectors truncated to DIM."""
     source, dim = split_st_name(name)
     if not source:
         raise UsageError(
@@ -466,7 +468,7 @@ def load_st(name: str) -> Pretrained:
         )
     if dim == 0:
         raise UsageError(f"{name}: use a dimension of 1 or more")
-    sentence_transformers()  # Checked before anything is downloaded.
+    sentence_transformers()  # Raises an error before the download if it is not installed.
     folder = Path(source).expanduser()
     if not folder.is_dir():
         folder = find_snapshot(source)
@@ -491,7 +493,7 @@ def open_own_files(config: StConfig, folder: Path) -> StEncoder:
 def open_model(folder: Path, dim: int | None) -> Any:
     """Open a folder with sentence-transformers, in the precision of its weights, on the CPU.
 
-    Code of the folder is never run.
+    Runs no code of the folder.
     """
     package = sentence_transformers()
     is_multi_vector = _settings(folder).get("model_type") in MULTI_VECTOR_TYPES
@@ -506,7 +508,7 @@ def open_model(folder: Path, dim: int | None) -> Any:
     try:
         with _quiet_libraries():
             model = kind(str(folder), local_files_only=True, **options)
-    except Exception as error:  # a file, a missing package, another library: each with its class
+    except Exception as error:  # Files, missing packages and other libraries have their own errors.
         raise _not_opened(folder, error) from error
     if not (folder / MODULES).is_file() and len(model) > 1:
         raise ModelNotFoundError(
@@ -524,7 +526,7 @@ def open_model(folder: Path, dim: int | None) -> Any:
 
 @contextmanager
 def _quiet_libraries() -> Iterator[None]:
-    """Hide the progress bars of reading weights."""
+    """Hide the progress bars of loading weights."""
     from transformers.utils import logging as library
 
     was_shown = library.is_progress_bar_enabled()
@@ -557,8 +559,8 @@ def _not_opened(folder: Path, error: Exception) -> EagleNetError:
 
 
 def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
-    """Read from an opened model what decides its vectors."""
-    with ENCODING:
+    """Return the properties of a model that determine its vectors."""
+    with _ENCODING_LOCK:
         text = model.encode_query([{"text": "a video"}], show_progress_bar=False)[0]
     width = int(text.shape[-1])
     if dim is not None and width != dim:
@@ -582,7 +584,7 @@ def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
 
 
 def _fixed_frames(config: Any) -> int | None:
-    """Frames per clip of a model with positions for so many (VideoPrism); None: any number."""
+    """Return the number of frames that a model requires (VideoPrism); None for any number."""
     for part in (getattr(config, "vision_config", None), config):
         count = getattr(part, "num_frames", None)
         if isinstance(count, int) and count > 0:
@@ -591,9 +593,9 @@ def _fixed_frames(config: Any) -> int | None:
 
 
 def frame_size(processor: Any) -> tuple[int, Resize]:
-    """Side of the square frames to decode, as the model's processor would make them.
+    """Return side and resizing of the frames to decode, as the model's processor makes them.
 
-    Models that take any resolution get ``DYNAMIC_SIZE``, with the whole frame in it.
+    Models that accept any resolution get ``DYNAMIC_SIZE``, with uncropped frames.
     """
     for name in ("video_processor", "image_processor"):
         part = getattr(processor, name, None)
@@ -605,7 +607,7 @@ def frame_size(processor: Any) -> tuple[int, Resize]:
         if _side(size, "height"):
             return max(_side(size, "height"), _side(size, "width")), "stretch"
         pixels = _side(size, "longest_edge")
-        if pixels > MAX_SIDE:  # no side: pixels of all frames together (Qwen-VL)
+        if pixels > MAX_SIDE:  # Not a side, but the pixels of all frames together (Qwen-VL).
             side = min(DYNAMIC_SIZE, math.isqrt(pixels // NUM_FRAMES))
             return max(side // SIDE_STEP, 1) * SIDE_STEP, "stretch"
     return DYNAMIC_SIZE, "stretch"

@@ -59,7 +59,7 @@ from eaglenet.encoders.weights import (
 
 @dataclass(frozen=True)
 class SiglipVisionConfig(VisionTowerConfig):
-    """Image tower; ``width`` is the joint width, as there is no projection."""
+    """Image tower; ``width`` is the joint width, since there is no projection."""
 
     image_size: int = 224
     patch_size: int = 16
@@ -73,7 +73,7 @@ class SiglipVisionConfig(VisionTowerConfig):
 
 @dataclass(frozen=True)
 class SiglipTextConfig(TowerConfig):
-    """Text tower. ``pad_token`` fills every text up to ``context_length``."""
+    """Text tower. ``pad_token`` pads every text to ``context_length``."""
 
     vocabulary_size: int = 32000
     context_length: int = 64
@@ -123,14 +123,14 @@ SIGLIP_SHAPES: dict[str, SiglipConfig] = {
         SiglipVisionConfig(384, 14, 1152, 27, 16, 4304), SiglipTextConfig(**_SO_TEXT, **_GEMMA)
     ),
 }
-"""Shapes of released models; other input sizes differ in ``image_size`` alone."""
+"""Shapes of released models; models of other input sizes differ only in ``image_size``."""
 
 
-# SigLIP's towers: no class token but attention pooling; texts without a causal mask.
+# SigLIP's towers: attention pooling instead of a class token; texts without a causal mask.
 
 
 class SiglipVisionTower(PooledVisionTower):
-    """Frames to one vector each: patches and positions, blocks, ln_post, attention pooling."""
+    """Encodes frames: patches and positions, blocks, ln_post, attention pooling."""
 
     patch_embedding: PatchEmbedding
 
@@ -158,10 +158,10 @@ class SiglipVisionTower(PooledVisionTower):
 
 
 class SiglipTextTower(nn.Module):
-    """Token ids to words and sentences: embed, blocks, ln_final, projection with bias.
+    """Encodes token ids: embed, blocks, ln_final, projection with bias.
 
-    The vector of a text is that of the last of ``context_length`` positions, and pads are attended
-    to like words, as the models were trained. So every text is padded to the full length here.
+    The vector of a text is that of the last of ``context_length`` positions, and tokens attend to
+    padding, as in training. Every text is therefore padded to the full length.
     """
 
     def __init__(self, config: SiglipTextConfig, dim: int) -> None:
@@ -177,7 +177,7 @@ class SiglipTextTower(nn.Module):
     def forward(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts positions dim"]:
-        """The projection of every position; the last is the sentence."""
+        """Return the projection of every position; the last one is the vector of the text."""
         missing = self.config.context_length - ids.shape[1]
         pad = self.config.pad_token
         ids = F.pad(ids.masked_fill(~mask, pad), (0, missing), value=pad)
@@ -188,7 +188,7 @@ class SiglipTextTower(nn.Module):
     def read(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"], *, words: bool
     ) -> TextFeatures:
-        """Return the last position of each text; with ``words`` every token too."""
+        """Return the vector of each text; with ``words``, also every token."""
         features = self(ids, mask)
         if not words:
             return TextFeatures(sentence=features[:, -1])
@@ -203,13 +203,13 @@ class SiglipTextTower(nn.Module):
 
 
 LOGIT_SCALE, LOGIT_BIAS = math.log(10.0), -10.0
-"""Initial values of SigLIP's own training (Zhai et al. 2023, section 3.2)."""
+"""Initial values of SigLIP's training (Zhai et al. 2023, section 3.2)."""
 
 
 class SiglipEncoder(TowerEncoder):
-    """A frame is pooled by attention, a text read at the last position.
+    """Pools a frame by attention; the vector of a text is that of its last position.
 
-    Patches are not in the joint space, so none are returned.
+    Returns no patches, since they are not in the joint space.
     """
 
     family = "siglip"
@@ -223,7 +223,7 @@ class SiglipEncoder(TowerEncoder):
         super().__init__()
         vision = SiglipVisionTower(config.vision, config.pixel_mean, config.pixel_std)
         text = SiglipTextTower(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=LOGIT_SCALE, seed=seed)
         self.logit_bias = nn.Parameter(torch.tensor(LOGIT_BIAS))
 
 
@@ -240,7 +240,7 @@ OPEN_CLIP_NAMES = {
 
 
 def from_open_clip(weights: Weights) -> dict[str, Tensor]:
-    """Weights of open_clip's ``CustomTextCLIP`` by our names."""
+    """Return weights of open_clip's ``CustomTextCLIP`` by our names."""
     trunk = "visual.trunk"
     ours = rename(weights, OPEN_CLIP_NAMES) | timm_blocks(weights, f"{trunk}.blocks")
     ours |= timm_pooling(weights, f"{trunk}.attn_pool")
@@ -259,15 +259,15 @@ def _patches_and_scale(weights: Weights, patches: str) -> dict[str, Tensor]:
 
 
 def config_from_weights(ours: Weights) -> SiglipConfig:
-    """Return the shape of a model, read off its weights."""
+    """Return the configuration given by the shapes of the weights."""
     vision, text = tower_sizes(ours)
     for sizes in (vision, text):
-        sizes["heads"] = min(sizes["heads"], 16)  # So400m: 72 wide, giant: 96
+        sizes["heads"] = min(sizes["heads"], 16)  # Heads are 72 wide in So400m, 96 in giant.
     pad_token = 0 if text["vocabulary_size"] == GEMMA_VOCABULARY else 1
     return SiglipConfig(SiglipVisionConfig(**vision), SiglipTextConfig(**text, pad_token=pad_token))
 
 
-# transformers leaves values out that equal its defaults, so these are part of the format.
+# transformers omits values that equal its defaults, so these are part of the format.
 TOWER_DEFAULTS: dict[str, Any] = {
     "hidden_size": 768,
     "intermediate_size": 3072,
@@ -289,7 +289,7 @@ NAMES = {
 
 
 def read_siglip_folder(folder: Path) -> SiglipEncoder:
-    """Read a folder in transformers' or open_clip's layout; returns an encoder in eval mode."""
+    """Read the encoder of a folder in transformers' or open_clip's layout, in eval mode."""
     if open_clip_trunk(folder):
         ours = from_open_clip(read_open_clip_weights(folder))
         config = config_from_weights(ours)
@@ -305,7 +305,7 @@ def read_siglip_folder(folder: Path) -> SiglipEncoder:
 def config_from_hub(
     values: Mapping[str, Any], preprocessor: Mapping[str, Any] | None = None
 ) -> SiglipConfig:
-    """Convert ``config.json`` and, if it exists, ``preprocessor_config.json``."""
+    """Convert ``config.json`` and ``preprocessor_config.json``, if it exists."""
     if values.get("model_type") == "siglip2":
         raise CheckpointError(
             "this is a SigLIP 2 of variable resolution (NaFlex), which is not supported; choose a "
@@ -351,9 +351,9 @@ def from_hub(weights: Weights) -> dict[str, Tensor]:
 
 
 def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
-    """Read SigLIP's own tokenizer (its file cleans the text) or SigLIP 2's, Gemma's in lower case.
+    """Read SigLIP's tokenizer, whose file normalises texts, or SigLIP 2's: Gemma's in lower case.
 
-    SigLIP's may also be in SentencePiece's own file.
+    SigLIP's may also be a SentencePiece file.
     """
     path, spiece, text = folder / FILE, folder / SPIECE, config.text
     if not path.is_file() and spiece.is_file():
@@ -372,14 +372,14 @@ def read_siglip_tokenizer(folder: Path, config: SiglipConfig) -> JsonTokenizer:
     backend = read_backend(path)
     settings = read_optional_json(folder / "tokenizer_config.json") or {}
     model = read_json(path).get("model", {})
-    if model.get("type") == "BPE":  # Gemma's; SigLIP's own is a Unigram
+    if model.get("type") == "BPE":  # Gemma's; SigLIP's is a Unigram.
         add_lower_casing(backend)
     set_template(backend, settings)
     return JsonTokenizer(backend, TokenizerSettings(text.context_length, text.pad_token))
 
 
 def add_lower_casing(backend: Backend) -> None:
-    """Lower-case texts first: SigLIP 2 was trained that way, and Gemma's file does not do it."""
+    """Lower-case texts, as in the training of SigLIP 2; Gemma's file does not do it."""
     own = backend.normalizer
     lower = normalizers.Lowercase()
     backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
@@ -401,7 +401,7 @@ def is_siglip(location: Path) -> bool:
     """Recognise folders of SigLIP.
 
     In transformers, fixed-resolution models of both versions have the type ``siglip``, NaFlex
-    ``siglip2``; in open_clip, the trunk has the name.
+    models ``siglip2``; in open_clip, the name of the trunk tells.
     """
     return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 

@@ -1,4 +1,4 @@
-"""Tokenizers from the files of models: ``tokenizer.json``, CLIP's tables, SentencePiece."""
+"""Tokenizers from model files: ``tokenizer.json``, CLIP's tables, SentencePiece."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Tokenizer, Tokens
 from eaglenet.encoders.weights import read_json, read_optional_json
 
-# Any tokenizer of a ``tokenizer.json``: Unigram, WordPiece or byte-pair encoding.
+# Any ``tokenizer.json``: Unigram, WordPiece or byte-pair encoding.
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 OWN = "eaglenet"
-"""Our key in ``tokenizer_config.json``; marks files that were written here."""
+"""Our key in ``tokenizer_config.json``, which marks files that :meth:`save` wrote."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TokenizerSettings:
     """Settings that ``tokenizer.json`` lacks.
 
     context_length: maximum tokens per text, including start and end.
-    pad_id: fills the columns after the end.
+    pad_id: id of the padding after the end.
     """
 
     context_length: int
@@ -45,11 +45,11 @@ class JsonTokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
         self.settings = settings
-        # Truncated and padded here: in the library both are state that threads would share.
+        # Truncation and padding happen here: in the library they are state shared by threads.
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
-        self._start, self._end = _frame_of(backend)
+        self._start, self._end = _start_and_end_tokens(backend)
 
     @classmethod
     def from_file(cls, path: Path, settings: TokenizerSettings) -> JsonTokenizer:
@@ -58,34 +58,37 @@ class JsonTokenizer:
 
     @staticmethod
     def is_saved_in(folder: Path) -> bool:
-        """Return whether the tokenizer of this folder was written by :meth:`save`."""
+        """Return whether :meth:`save` wrote the tokenizer of this folder."""
         settings = read_optional_json(folder / SETTINGS)
         return settings is not None and OWN in settings
 
     @classmethod
     def load(cls, folder: Path) -> JsonTokenizer:
-        """Read what :meth:`save` wrote."""
+        """Read a tokenizer that :meth:`save` wrote."""
         plain = read_json(folder / SETTINGS)[OWN]
         return cls.from_file(folder / FILE, from_plain(TokenizerSettings, plain))
 
     def save(self, folder: str | Path) -> None:
+        """Write ``tokenizer.json`` and the settings that transformers needs to read it."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._backend.save(str(folder / FILE))
-        settings: dict[str, Any] = {
+        (folder / SETTINGS).write_text(json.dumps(self._hub_settings(), indent=2) + "\n")
+
+    def _hub_settings(self) -> dict[str, Any]:
+        return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": self.settings.context_length,
             "pad_token": self._backend.id_to_token(self.settings.pad_id),
             OWN: asdict(self.settings),
         }
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n")
 
     @property
     def vocabulary_size(self) -> int:
         return int(self._backend.get_vocab_size())
 
     def __call__(self, texts: Sequence[str], max_length: int | None = None) -> Tokens:
-        """Tokenize into ``max_length`` columns; by default the maximum of the tower."""
+        """Tokenize into ``max_length`` columns, by default the maximum of the tower."""
         limit = self.settings.context_length
         width = limit if max_length is None else max_length
         num_special = len(self._start) + len(self._end)
@@ -103,27 +106,27 @@ class JsonTokenizer:
             tokens = [*self._start, *encoding.ids[: width - num_special], *self._end]
             lengths.append(len(tokens))
             rows.append(tokens + [self.settings.pad_id] * (width - len(tokens)))
-        # One tensor of all rows: a tensor per row takes longer than the tokenizer itself.
+        # One tensor of all rows, since a tensor per row takes longer than the tokenizer.
         ids = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), width)
         mask = torch.arange(width) < torch.tensor(lengths)[:, None]
         return Tokens(ids, mask)
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """The library's own object from a ``tokenizer.json``."""
+    """Read a ``tokenizer.json`` with the library."""
     try:
         return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
+    except Exception as error:  # The library raises plain Exception.
         raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
 
 
 def valid_unicode(text: str) -> str:
-    """Text that has a UTF-8 form: surrogate pairs are joined, lone ones become U+FFFD."""
+    """Make a text encodable: join surrogate pairs, replace lone surrogates by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _frame_of(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the tokens that the file's own template puts before and after a text."""
+def _start_and_end_tokens(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """Return the tokens that the template of the file adds before and after a text."""
     plain = backend.encode("a", add_special_tokens=False).ids
     whole = backend.encode("a").ids
     for start in range(len(whole) - len(plain) + 1):
@@ -139,9 +142,11 @@ PATTERN = (
     r"|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
 TABLE_MERGES = 49152 - 256 - 2
-"""Merges of OpenAI's table that its models use; the rest of the file is not used."""
+"""Number of merges of OpenAI's table that its models use; the rest is ignored."""
 
 MAX_TOKENS = 10_000_000
+TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+"""Options of a token in ``tokenizer.json``."""
 
 Merge = tuple[str, str]
 
@@ -150,9 +155,9 @@ class ClipTokenizer(JsonTokenizer):
     """Converts texts to :class:`Tokens`: start, tokens, end, then zeros.
 
     Args:
-        vocabulary: token -> id. The end token should have the largest id: CLIP relies on it.
+        vocabulary: token -> id. CLIP needs an end token with the largest id.
         merges: pairs of tokens, most frequent first.
-        added_tokens: tokens that are never split, beside start and end; as in ``tokenizer.json``.
+        added_tokens: further tokens that are never split, as in ``tokenizer.json``.
     """
 
     def __init__(
@@ -170,7 +175,7 @@ class ClipTokenizer(JsonTokenizer):
         try:
             backend = _pipeline(vocabulary, merges)
             backend.add_special_tokens(_special_tokens(added_tokens))
-        except Exception as error:  # the library raises nothing more precise
+        except Exception as error:  # The library raises plain Exception.
             raise CheckpointError(f"the vocabulary and its merges do not fit: {error}") from error
         backend.post_processor = processors.RobertaProcessing(
             (END, self.end_id), (START, self.start_id), trim_offsets=False, add_prefix_space=False
@@ -179,15 +184,15 @@ class ClipTokenizer(JsonTokenizer):
         self._start, self._end = [self.start_id], [self.end_id]
 
     def __call__(self, texts: Sequence[str], max_length: int | None = 32) -> Tokens:
-        """Tokenize into ``max_length`` columns; longer texts are cut before the end token."""
+        """Tokenize into ``max_length`` columns; truncate longer texts before the end token."""
         return super().__call__(texts, max_length)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> ClipTokenizer:
-        """From ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``, or OpenAI's table."""
+        """Read ``tokenizer.json``, or ``vocab.json`` and ``merges.txt``, or OpenAI's table."""
         folder = Path(folder)
-        if (folder / "tokenizer.json").is_file():
-            return cls._from_tokenizer_json(folder / "tokenizer.json")
+        if (folder / FILE).is_file():
+            return cls._from_tokenizer_json(folder / FILE)
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             with _naming_file(folder / "vocab.json"):
                 vocabulary = untrusted.read_object(folder / "vocab.json", untrusted.MAX_VOCABULARY)
@@ -227,7 +232,7 @@ class ClipTokenizer(JsonTokenizer):
 
     @classmethod
     def from_table(cls, path: str | Path) -> ClipTokenizer:
-        """From OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
+        """Read OpenAI's ``bpe_simple_vocab_16e6.txt.gz``."""
         path = Path(path)
         with _naming_file(path):
             data = untrusted.read_bytes(path, untrusted.MAX_VOCABULARY)
@@ -238,19 +243,15 @@ class ClipTokenizer(JsonTokenizer):
 
     @classmethod
     def from_merges(cls, merges: Sequence[Merge]) -> ClipTokenizer:
-        """CLIP's layout of ids: bytes, bytes that end a word, merges, start, end."""
+        """Create a tokenizer with CLIP's ids: bytes, bytes that end a word, merges, start, end."""
         alphabet = _byte_alphabet()
         tokens = alphabet + [letter + WORD_END for letter in alphabet]
         tokens += dict.fromkeys("".join(merge) for merge in merges)
         tokens += [START, END]
         return cls({token: index for index, token in enumerate(tokens)}, merges)
 
-    def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` and what transformers needs to read it."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._backend.save(str(folder / "tokenizer.json"))
-        settings = {
+    def _hub_settings(self) -> dict[str, Any]:
+        return {
             "tokenizer_class": "CLIPTokenizer",
             "bos_token": START,
             "eos_token": END,
@@ -258,11 +259,10 @@ class ClipTokenizer(JsonTokenizer):
             "unk_token": END,
             "model_max_length": CONTEXT_LENGTH,
         }
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _pipeline(vocabulary: Mapping[str, int], merges: Sequence[Merge]) -> Any:
-    """Clean, split into words, then into bytes, then merge; the order transformers uses."""
+    """Return a backend that works like that of transformers: words, then bytes, then merges."""
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab=dict(vocabulary),
@@ -300,7 +300,7 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 
 def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
-    """Check ids, pairs and names, which the library does not."""
+    """Check ids, merges and added tokens, since the library does not."""
     if not isinstance(vocabulary, Mapping):
         raise CheckpointError("the vocabulary is not a table of tokens and ids")
     for token, number in vocabulary.items():
@@ -317,23 +317,20 @@ def _check_vocabulary(vocabulary: Any, merges: Any, added_tokens: Any) -> None:
     for token in added_tokens:
         if not isinstance(token, Mapping) or not _is_text(token.get("content")):
             raise CheckpointError(f"an added token is {token!r:.60}; expected its content")
-        names = ("single_word", "lstrip", "rstrip", "normalized")
-        if not all(isinstance(token.get(name, False), bool) for name in names):
+        if not all(isinstance(token.get(name, False), bool) for name in TOKEN_FLAGS):
             raise CheckpointError(f"an added token has an option that is not a bool: {token!r:.60}")
 
 
 def _is_text(value: Any) -> bool:
     """Return whether a token is text without lone surrogates."""
-    return (isinstance(value, str) and value.isascii()) or (
-        isinstance(value, str) and value == valid_unicode(value)
-    )
+    return isinstance(value, str) and (value.isascii() or value == valid_unicode(value))
 
 
 def _special_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Any]:
     flags: dict[str, dict[str, Any]] = {START: {}, END: {}}
     for token in tokens:
-        names = ("single_word", "lstrip", "rstrip", "normalized")
-        flags[str(token["content"])] = {name: token[name] for name in names if name in token}
+        content = str(token["content"])
+        flags[content] = {name: token[name] for name in TOKEN_FLAGS if name in token}
     return [
         tokenizers.AddedToken(content, special=True, **({"normalized": False} | options))
         for content, options in flags.items()
@@ -341,7 +338,7 @@ def _special_tokens(tokens: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def _byte_alphabet() -> list[str]:
-    """Return GPT-2's character for each byte: printable bytes first, as themselves."""
+    """Return GPT-2's characters for bytes: printable bytes, then replacements of the others."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(byte) for byte in printable] + [chr(256 + n) for n in range(256 - len(printable))]
 
@@ -353,14 +350,14 @@ def _pair(line: str) -> Merge:
 
 def read_tokenizer(folder: Path) -> Tokenizer | None:
     """Read the tokenizer that was saved in a model folder; None if there is none."""
-    if not (folder / "tokenizer.json").is_file():
+    if not (folder / FILE).is_file():
         return None
     if JsonTokenizer.is_saved_in(folder):
         return JsonTokenizer.load(folder)
     return ClipTokenizer.from_folder(folder)
 
 
-# SentencePiece's own file (``spiece.model``), read into the tokenizer library.
+# SentencePiece's file (``spiece.model``), converted for the tokenizer library.
 
 SPIECE = "spiece.model"
 SPACE = "\u2581"
@@ -379,15 +376,15 @@ CONTROL, USER_DEFINED = 3, 4
 
 CASED, IGNORED = r"[\p{Lu}\p{Ll}\p{Lt}]", r"[\p{M}\p{Cf}\p{Lm}\p{Sk}'.:\u00b7\u2018\u2019]"
 FINAL_SIGMA = rf"(?<={CASED}|{CASED}{IGNORED}|{CASED}{IGNORED}{IGNORED})\u03a3(?!{IGNORED}*{CASED})"
-"""A capital sigma at the end of a word, which has its own small letter in Unicode; the library
-lowers letters one by one."""
+"""A capital sigma at the end of a word, which has its own lower-case letter; the library converts
+letters one by one."""
 
 Value = int | bytes
 Fields = dict[int, list[Value]]
 
 
 def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
-    """Read SigLIP's tokenizer from a ``spiece.model``: it cleans the text, then splits it."""
+    """Read SigLIP's tokenizer from a ``spiece.model``."""
     try:
         fields = _fields(untrusted.read_bytes(path, untrusted.MAX_VOCABULARY))
         pieces = [_fields(_bytes(piece)) for piece in fields.get(PIECES, [])]
@@ -418,11 +415,11 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
             ]
         )
         table = normalizer.get(TABLE, [b""])[0]
-        backend.normalizer = cleaning(_bytes(table))
+        backend.normalizer = siglip_normalizer(_bytes(table))
         end = backend.token_to_id(SPIECE_END)
         if end is None:
             raise ValueError(f"it has no {SPIECE_END}")
-    except Exception as error:  # of a damaged file; the library raises plain Exception
+    except Exception as error:  # The file is damaged; the library raises plain Exception.
         raise CheckpointError(f"{path}: not a SentencePiece model of SigLIP ({error})") from error
     backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
@@ -432,8 +429,8 @@ def read_sentencepiece(path: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def cleaning(table: bytes) -> normalizers.Normalizer:
-    """Lower case, no punctuation, single spaces, as in SigLIP's training; then the file's table."""
+def siglip_normalizer(table: bytes) -> normalizers.Normalizer:
+    """Return SigLIP's normaliser: lower case, no punctuation, single spaces, the file's table."""
     punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
     steps: list[normalizers.Normalizer] = [
         normalizers.Replace(Regex(FINAL_SIGMA), "\u03c2"),
@@ -469,7 +466,7 @@ def _bytes(value: Value) -> bytes:
 
 
 def _fields(content: bytes) -> Fields:
-    """Return the fields of a message by their numbers; fields may repeat."""
+    """Return the fields of a protobuf message by number; fields may repeat."""
     fields: Fields = {}
     for number, value in _read(content):
         fields.setdefault(number, []).append(value)

@@ -1,8 +1,8 @@
-"""Image towers that read all frames of a video together.
+"""Image towers that encode all frames of a video together.
 
-:class:`SpaceTime` runs the blocks of any image tower (:class:`TowerParts`) over space and, if
-wanted, over time; a video of one frame gives the vector of that image. :class:`VideoProxies`
-(CLIP-ViP) adds a few tokens that see the whole video.
+:class:`SpaceTime` runs the blocks of any image tower (:class:`TowerParts`) over space and, as an
+option, over time; a video of one frame has the vector of that image. :class:`VideoProxies`
+(CLIP-ViP) adds a few tokens that attend to the whole video.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TimeStart = Literal["identity", "released"]
 Frames = Shaped[Tensor, "videos frames 3 rows columns"]
 
 
-def need_clips(videos: Clips | VideoFeatures, name: str) -> Clips:
+def require_clips(videos: Clips | VideoFeatures, name: str) -> Clips:
     """Return decoded videos; raise an error for stored features."""
     if not isinstance(videos, Clips):
         raise UsageError(
@@ -58,16 +58,16 @@ def grouped_attention(
     rotation: Rotation | None = None,
     own_weight: Float[Tensor, "videos"] | None = None,
 ) -> tuple[FirstTokens, Float[Tensor, "videos groups members width"]]:
-    """First tokens attend to all real tokens; a token attends to them and to its own group.
+    """Let first tokens attend to all real tokens, and other tokens to them and their own group.
 
     Groups are frames (attention over space) or positions in the image (attention over time). Two
-    dense calls replace one with a mask that is almost all zeros: for 12 frames of 49 patches the
-    full matrix has 350,464 entries per head, these two have 33,532.
+    dense calls replace one with a mask of almost only zeros: for 12 frames of 49 patches the full
+    matrix has 350,464 entries per head, these two have 33,532.
 
     Args:
-        has_whole_groups: a group is all real or all padding, which nothing reads: no mask inside.
-        rotation: rotary positions of the first tokens and of one group's members.
-        own_weight: added to the score of a first token for itself.
+        has_whole_groups: each group is all real or all padding, so no mask is needed inside it.
+        rotation: rotary positions of the first tokens and of the members of a group.
+        own_weight: number added to the score of a first token for itself.
     """
     videos, groups, members, width = tokens.shape
     count = first.shape[1]
@@ -105,7 +105,7 @@ def grouped_attention(
     visible = None
     if not has_whole_groups:
         if not count:
-            # A group of padding alone would attend to nothing and give NaN; nothing reads it.
+            # Attention of a group of padding to nothing would give NaN; its output is not used.
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         visible = torch.cat([mask.new_ones(videos, groups, count), mask], dim=2)
         visible = visible.flatten(0, 1)[:, None, None, :]
@@ -122,10 +122,10 @@ def grouped_attention(
 class TimeAttention(nn.Module):
     """Attention of each patch to the same position in the other frames (Frozen in Time).
 
-    start: ``identity`` copies the block's own attention and zeroes its output, so that a new tower
-        encodes images as before and all weights learn. ``released`` is the authors' start:
-        queries, keys and values 0 and an output of ones. There the gradient of queries and keys
-        stays 0, so that time attention remains a mean over the frames.
+    start: ``identity`` copies the attention of the block and sets its output to zero, so a new
+        tower encodes images as before and all weights learn. ``released`` starts like the
+        authors' code: queries, keys and values of zero, and an output of ones. The gradient of
+        queries and keys then stays 0, and time attention remains a mean over frames.
     """
 
     def __init__(self, block: ResidualBlock, *, start: TimeStart = "identity") -> None:
@@ -163,21 +163,22 @@ class TimeAttention(nn.Module):
 
 
 class SpaceTime(nn.Module):
-    r"""Weights that a video tower adds to an image tower; the image tower stays in the encoder.
+    r"""Weights that a video tower adds to an image tower, which stays in the encoder.
 
-    With time attention a block is Frozen's, whose residual of space leaves time out:
+    With time attention, a block is that of Frozen in Time, where space is added to x, not to y:
 
     .. math:: y = x + \mathrm{Time}(\mathrm{LN}_3 x), \quad
         z = x + \mathrm{Space}(\mathrm{LN}_1 y), \quad
         \mathrm{out} = z + \mathrm{MLP}(\mathrm{LN}_2 z)
 
-    Without it (BridgeFormer) y = x, and nothing is added at all.
+    Without it (BridgeFormer), y = x, and there are no additional weights.
 
     A tower without a class token (SigLIP) combines frames only in time attention and in its head.
-    Rotary positions (PE-Core) apply to attention over space; over time all positions are equal.
+    Rotary positions (PE-Core) apply to attention over space; over time, all positions are equal.
 
     Args:
-        num_positions: rows of the table of frame positions, zeros at the start; 0 for none.
+        time: initial weights of time attention; None for a tower without it.
+        num_positions: number of frame position embeddings, which start at zero; 0 for none.
     """
 
     def __init__(
@@ -198,16 +199,16 @@ class SpaceTime(nn.Module):
             self.time = nn.ModuleList(blocks)
 
     def embed(self, tower: TowerParts, frames: Frames) -> tuple[FirstTokens, Patches]:
-        """Inputs of the first block: one class token per video, and all patches of all frames."""
+        """Return the inputs of the first block: one class token per video, and all patches."""
         videos, count = frames.shape[:2]
-        patches = tower.place_patches(frames.flatten(0, 1))
+        patches = tower.patches_with_positions(frames.flatten(0, 1))
         patches = patches.reshape(videos, count, *patches.shape[1:])
         if self.frame_positions is not None:
             if count > len(self.frame_positions):
                 raise too_many_frames(count, len(self.frame_positions))
             patches = patches + self.frame_positions[:count, None]
         first = tower.first_tokens().expand(videos, -1, -1)
-        return tower.enter(first), tower.enter(patches)
+        return tower.pre_normalise(first), tower.pre_normalise(patches)
 
     def forward(
         self,
@@ -215,10 +216,10 @@ class SpaceTime(nn.Module):
         frames: Frames,
         mask: Mask,
     ) -> tuple[FirstTokens, Patches]:
-        """Last hidden states."""
+        """Return the last hidden states."""
         first, patches = self.embed(tower, frames)
         own_weight = frame_weight(mask) if tower.counts_frames else None
-        rotation = tower.turn(patches.dtype)
+        rotation = tower.rotary_tables(patches.dtype)
         for index, block in enumerate(tower.blocks):
             first_inputs, inputs = first, patches
             if self.time is not None:
@@ -238,8 +239,8 @@ class SpaceTime(nn.Module):
         return first, patches
 
     def encode(self, tower: TowerParts, videos: Clips | VideoFeatures) -> VideoFeatures:
-        """Videos and frames as the tower's head reads them (:meth:`TowerParts.read_video`)."""
-        clips = need_clips(videos, "a tower over space and time")
+        """Encode videos and their frames (:meth:`TowerParts.read_video`)."""
+        clips = require_clips(videos, "a tower over space and time")
         device = tower.positional_embedding.device
         mask = clips.mask.to(device)
         pixels = clips.frames.to(device, non_blocking=True)
@@ -251,31 +252,31 @@ class SpaceTime(nn.Module):
 def proxy_block(
     block: ResidualBlock, proxies: FirstTokens, patches: Patches, mask: Mask
 ) -> tuple[FirstTokens, Patches]:
-    """Block of CLIP in which proxies attend to all real frames, patches to their own frame."""
+    """Run a block of CLIP; proxies attend to all real frames, patches to their own frame."""
     is_real = mask[..., None].expand(-1, -1, patches.shape[2])
-    mixed_proxies, mixed_patches = grouped_attention(
+    proxy_outputs, patch_outputs = grouped_attention(
         block.attention, block.ln_1(proxies), block.ln_1(patches), is_real, has_whole_groups=True
     )
-    return block.finish(proxies, mixed_proxies), block.finish(patches, mixed_patches)
+    return block.finish(proxies, proxy_outputs), block.finish(patches, patch_outputs)
 
 
 @dataclass(frozen=True)
 class EncodedVideo:
-    """Features of videos, and the proxies as they left the last block."""
+    """Features of videos, and the proxies after the last block."""
 
     features: VideoFeatures
     proxies: Float[Tensor, "videos proxies width"]
 
 
 class VideoProxies(nn.Module):
-    """Proxy tokens and a table of frame positions, which CLIP-ViP adds to CLIP's vision tower.
+    """Proxy tokens and frame position embeddings, which CLIP-ViP adds to CLIP's vision tower.
 
-    The tower stays in the encoder; ``forward`` runs a video through it.
+    The tower stays in the encoder; ``forward`` encodes videos with it.
 
     Args:
-        num_added: proxies beside the class token, which is the first proxy.
-        num_positions: rows of the frame table, which starts at zero (CLIP-ViP: 12, stretched
-            linearly over more or fewer frames).
+        num_added: number of proxies in addition to the class token, the first proxy.
+        num_positions: number of frame position embeddings, which start at zero (CLIP-ViP: 12,
+            interpolated linearly for more or fewer frames).
     """
 
     def __init__(self, width: int, *, num_added: int = 3, num_positions: int = 12) -> None:
@@ -284,15 +285,15 @@ class VideoProxies(nn.Module):
         self.frame_positions = nn.Parameter(torch.zeros(num_positions, width))
 
     def frame_embedding(self, mask: Mask) -> Float[Tensor, "videos frames width"]:
-        """The table stretched linearly over the valid frames of each video.
+        """Interpolate the frame positions linearly over the real frames of each video.
 
-        By valid frames and not by the width of the batch, so that padding changes nothing. Frame
-        ``o`` of ``n`` reads row ``(o + 1/2) T / n - 1/2`` of the ``T``, held inside the table.
+        Padding has no effect. Frame ``o`` of ``n`` gets position ``(o + 1/2) T / n - 1/2`` of
+        ``T``, limited to the range of the positions.
         """
         rows = len(self.frame_positions)
         order = (mask.cumsum(dim=1) - 1).clamp(min=0)
         count = mask.sum(dim=1, keepdim=True).clamp(min=1)
-        # bfloat16 has 8 bits: too coarse for positions between the rows of a long table.
+        # The 8 bits of bfloat16 are too coarse for positions in a long table.
         dtype = torch.promote_types(self.frame_positions.dtype, torch.float32)
         position = ((order.to(dtype) + 0.5) * rows / count - 0.5).clamp(0, rows - 1)
         low = position.floor().long()
@@ -306,7 +307,7 @@ class VideoProxies(nn.Module):
         frames: Frames,
         mask: Mask,
     ) -> tuple[FirstTokens, Patches]:
-        """Inputs of the first block. All proxies stand at the class token's position."""
+        """Return the inputs of the first block. All proxies have the class token's position."""
         patches = tower.patch_embedding(frames.flatten(0, 1)) + tower.positional_embedding[1:]
         patches = patches.reshape(*mask.shape, *patches.shape[1:])
         patches = patches + self.frame_embedding(mask)[:, :, None, :]
@@ -320,7 +321,7 @@ class VideoProxies(nn.Module):
         frames: Frames,
         mask: Mask,
     ) -> tuple[FirstTokens, Patches]:
-        """Last hidden states of the proxies (class token first) and of the patches."""
+        """Return the last hidden states of the proxies (class token first) and of the patches."""
         proxies, patches = self.embed(tower, frames, mask)
         for index, block in enumerate(tower.blocks):
             step = functools.partial(proxy_block, block)  # type: ignore[arg-type]
@@ -336,11 +337,11 @@ class VideoProxies(nn.Module):
     def encode(
         self, tower: VisionTower, videos: Clips | VideoFeatures, *, all_frames: bool = False
     ) -> EncodedVideo:
-        """Clips to features: the class token is the video, a frame the mean of its patches.
+        """Encode a video as its class token, a frame as the mean of its patches.
 
-        ``all_frames`` lets padded frames be seen, as the official code does.
+        ``all_frames`` makes tokens attend to padded frames, too, as in the official code.
         """
-        clips = need_clips(videos, "a tower with video proxies")
+        clips = require_clips(videos, "a tower with video proxies")
         device = self.added.device
         mask = clips.mask.to(device)
         frames = clips.frames.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Image towers: the parts all share, and CLIP's ViT."""
+"""Image towers: shared parts, and CLIP's ViT."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ from eaglenet.encoders.blocks import (
 from eaglenet.encoders.clip_config import VisionConfig, VisionTowerConfig
 
 Pixels = Shaped[Tensor, "images 3 rows columns"]
-"""uint8, or floats that are normalised already."""
+"""uint8, or normalised floats."""
 Mask = Bool[Tensor, "videos frames"]
 FirstTokens = Float[Tensor, "videos firsts width"]
-"""Tokens that see the whole video: the class token, proxies, or none."""
+"""Tokens that attend to the whole video: the class token, proxies, or none."""
 Patches = Float[Tensor, "videos frames patches width"]
 MergedPatches = Float[Tensor, "clips merged width"]
 PatchSizes = Float[Tensor, "clips merged"]
-"""Number of patches that each merged patch stands for."""
-
-# CLIP4Clip's stem over three frames: each patch is combined with those before and after it.
+"""Number of patches in each merged patch."""
 
 
 def check_size(pixels: Pixels, size: int) -> None:
@@ -46,10 +44,10 @@ def check_size(pixels: Pixels, size: int) -> None:
 
 
 class TemporalStem(nn.Module):
-    """Outer slices of a convolution over three frames, whose middle is the tower's own patch map.
+    """CLIP4Clip's stem: the outer slices of a convolution over three frames.
 
-    Both start at zero, so a new stem changes nothing. Beyond the ends of a video and in padded
-    frames, neighbours are zeros, CLIP's mean colour.
+    The middle slice is the patch projection of the tower. The outer ones start at zero, so a new
+    stem changes nothing. Missing and padded neighbours are zeros, CLIP's mean colour.
     """
 
     def __init__(self, middle: nn.Linear) -> None:
@@ -62,7 +60,7 @@ class TemporalStem(nn.Module):
         num_frames: int,
         frame_mask: Mask | None = None,
     ) -> Float[Tensor, "images patches channels"]:
-        """Return what the neighbours add to each projected patch, from normalised pixels."""
+        """Return the contribution of neighbours to each projected patch, from normalised pixels."""
         videos = patches.reshape(-1, num_frames, *patches.shape[1:])
         if frame_mask is not None:
             videos = videos.masked_fill(~frame_mask.to(videos.device)[..., None, None], 0.0)
@@ -72,20 +70,20 @@ class TemporalStem(nn.Module):
 
 
 def _zero_copy(linear: nn.Linear) -> nn.Linear:
-    """Return a map of the same shape, device and precision, all zeros."""
+    """Return a layer of the same shape, device and precision with zeros as weights."""
     copy = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
     copy.weight = nn.Parameter(linear.weight.detach().new_zeros(linear.weight.shape))
     return copy
 
 
 class TowerParts(nn.Module):
-    """An image tower whose frames can be read together (:mod:`eaglenet.encoders.video_tower`).
+    """Image tower that can encode frames together (:mod:`eaglenet.encoders.video_tower`).
 
-    Its blocks have ``ln_1``, ``attention`` and ``finish``, which is ``add_attention`` and then
-    ``add_mlp``. A video has one first token, the class token, or none if the tower has none.
+    Its blocks have ``ln_1``, ``attention`` and ``finish``, which calls ``add_attention`` and then
+    ``add_mlp``. The first token of a video is the class token, if the tower has one.
 
-    counts_frames: the class token is weighted like one token per frame, so that a repeated image
-        is encoded like the image. In CLIP's tower it counts as one token, as in the papers.
+    counts_frames: the class token has the weight of one token per frame, so a repeated image is
+        encoded like the image. In CLIP's tower it counts as one token, as in the papers.
     """
 
     counts_frames = True
@@ -96,42 +94,42 @@ class TowerParts(nn.Module):
     positional_embedding: nn.Parameter
 
     def first_tokens(self) -> Float[Tensor, "firsts width"]:
-        """Class token with its position, or nothing, before :meth:`enter`."""
+        """Return the class token with its position, if any, before :meth:`pre_normalise`."""
         positions = self.positional_embedding[: -(self.config.grid**2)]
         return positions if self.class_embedding is None else self.class_embedding + positions
 
-    def place_patches(self, pixels: Pixels) -> Float[Tensor, "images patches width"]:
-        """Patches with their positions, before :meth:`enter`."""
+    def patches_with_positions(self, pixels: Pixels) -> Float[Tensor, "images patches width"]:
+        """Return patches with their positions, before :meth:`pre_normalise`."""
         patches: Tensor = self.patch_embedding(pixels)
         return patches + self.positional_embedding[-patches.shape[1] :]
 
-    def enter(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+    def pre_normalise(self, tokens: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Normalise tokens for the first block."""
         return tokens
 
     def embed(
         self, pixels: Pixels, num_frames: int = 1, frame_mask: Mask | None = None
     ) -> Float[Tensor, "images tokens width"]:
-        """Inputs of the first block: the class token, if there is one, then patches row by row."""
+        """Return the inputs of the first block: the class token, if any, and patches row by row."""
         tokens = self.embed_patches(pixels, num_frames, frame_mask)
         if self.class_embedding is not None:
             first = self.class_embedding.to(tokens.dtype).expand(len(tokens), 1, -1)
             tokens = torch.cat([first, tokens], dim=1)
-        return self.enter(tokens + self.positional_embedding)
+        return self.pre_normalise(tokens + self.positional_embedding)
 
     def embed_patches(
         self, pixels: Pixels, num_frames: int, frame_mask: Mask | None
     ) -> Float[Tensor, "images patches width"]:
-        """Patches before their positions are added."""
+        """Return patches without positions."""
         patches: Tensor = self.patch_embedding(pixels)
         return patches
 
-    def turn(self, dtype: torch.dtype) -> Rotation | None:
-        """Rotary positions of the first token and of one frame's patches."""
+    def rotary_tables(self, dtype: torch.dtype) -> Rotation | None:
+        """Return the rotary positions of the first token and of the patches of a frame, if any."""
         return None
 
     def set_token_shift(self, blocks: tuple[int, ...]) -> None:
-        """Shift tokens in time in these blocks (from 0) and in no other."""
+        """Shift tokens in time in exactly these blocks (numbered from 0)."""
         wrong = [index for index in blocks if not 0 <= index < len(self.blocks)]
         if wrong:
             raise ConfigError(
@@ -146,7 +144,7 @@ class TowerParts(nn.Module):
     def read_video(
         self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        """Return vectors of the videos, from real frames only, and of each frame."""
+        """Return the vectors of videos, from their real frames, and of each frame."""
 
 
 class PooledVisionTower(TowerParts):
@@ -156,7 +154,7 @@ class PooledVisionTower(TowerParts):
     pooling: AttentionPooling
 
     def project(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch dim"]:
-        """Into the joint width."""
+        """Project to the joint width."""
         return vectors
 
     def forward(
@@ -168,7 +166,7 @@ class PooledVisionTower(TowerParts):
         patches: bool = False,
     ) -> Float[Tensor, "images 1 dim"]:
         tokens = self.embed(pixels)
-        tokens = run_blocks(self, tokens, rotation=self.turn(tokens.dtype))
+        tokens = run_blocks(self, tokens, rotation=self.rotary_tables(tokens.dtype))
         return self.project(self.pooling(self.ln_post(tokens)))[:, None]
 
     def read_video(
@@ -182,28 +180,28 @@ class PooledVisionTower(TowerParts):
 def pool_video(
     pooling: AttentionPooling, first: FirstTokens, patches: Patches, mask: Mask
 ) -> tuple[Float[Tensor, "videos width"], Float[Tensor, "videos frames width"]]:
-    """Pool all real patches of a video by attention, and those of each frame."""
-    every = torch.cat([first, patches.flatten(1, 2)], dim=1)
+    """Pool by attention all real patches of each video, and the patches of each frame."""
+    video_tokens = torch.cat([first, patches.flatten(1, 2)], dim=1)
     is_real = mask.repeat_interleave(patches.shape[2], dim=1)
     bias = torch.zeros(is_real.shape, device=is_real.device)
     bias = bias.masked_fill(~is_real, torch.finfo(bias.dtype).min)
     own = frame_weight(mask)[:, None].expand(-1, first.shape[1])
-    video: Tensor = pooling(every, torch.cat([own, bias], dim=1))
+    video: Tensor = pooling(video_tokens, torch.cat([own, bias], dim=1))
     first_tokens = first[:, None].expand(-1, mask.shape[1], -1, -1)
-    each: Tensor = pooling(torch.cat([first_tokens, patches], dim=2).flatten(0, 1))
-    return video, each.unflatten(0, mask.shape)
+    frames: Tensor = pooling(torch.cat([first_tokens, patches], dim=2).flatten(0, 1))
+    return video, frames.unflatten(0, mask.shape)
 
 
 def frame_weight(mask: Mask) -> Float[Tensor, "videos"]:
-    """log n: added to the score of a token that represents one in each of n real frames."""
+    """Return log n, to add to the score of a token that represents one in each of n real frames."""
     return mask.sum(dim=1).clamp_min(1).float().log()
 
 
 class PatchEmbedding(nn.Module):
-    """Cut images into patches, normalise the pixels, project each patch.
+    """Cuts images into patches, normalises the pixels, and projects each patch.
 
-    A convolution whose stride is its kernel, written as the matrix product it is. uint8 pixels
-    become (x / 255 - mean) / std; floating-point pixels are taken as normalised already.
+    Equals a convolution whose stride is the size of its kernel. uint8 pixels become
+    (x / 255 - mean) / std; floating-point pixels must be normalised.
     """
 
     scale: Tensor
@@ -223,7 +221,7 @@ class PatchEmbedding(nn.Module):
         self.image_size = config.image_size
         self.mean, self.std = mean, std
         self.projection = nn.Linear(3 * config.patch_size**2, config.width, bias=bias)
-        # A real device even where the model is first built on "meta".
+        # On a real device, even if the model is built on "meta".
         self._set_statistics(torch.device("cpu"))
 
     def _set_statistics(self, device: torch.device) -> None:
@@ -237,7 +235,7 @@ class PatchEmbedding(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PatchEmbedding:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        # A cast to bf16 or fp16 must not round the statistics: 0.4% of every pixel.
+        # A cast to bf16 must not round the statistics, which would change pixels by 0.4%.
         self._set_statistics(self.scale.device)
         return self
 
@@ -246,7 +244,7 @@ class PatchEmbedding(nn.Module):
         return result
 
     def cut(self, pixels: Pixels) -> Float[Tensor, "images patches pixels"]:
-        """Normalised pixels of each patch, flattened as a convolution's kernel is."""
+        """Return the normalised pixels of each patch, in the order of a convolution's kernel."""
         size, side, grid = self.image_size, self.patch_size, self.grid
         check_size(pixels, size)
         pixels = pixels[..., : grid * side, : grid * side]
@@ -295,24 +293,26 @@ class VisionTower(TowerParts):
         return patches
 
     def project(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch dim"]:
-        """Into the joint width, not normalised."""
+        """Project to the joint width, without normalising."""
         result: Tensor = self.projection(self.ln_post(tokens))
         return result
 
-    def enter(self, tokens: Float[Tensor, "*batch channels"]) -> Float[Tensor, "*batch channels"]:
+    def pre_normalise(
+        self, tokens: Float[Tensor, "*batch channels"]
+    ) -> Float[Tensor, "*batch channels"]:
         result: Tensor = self.ln_pre(tokens)
         return result
 
     def read_video(
         self, first: FirstTokens, patches: Patches, mask: Mask
     ) -> tuple[Float[Tensor, "videos dim"], Float[Tensor, "videos frames dim"]]:
-        """The class token is the video, a frame the mean of its projected patches."""
+        """Return the class token of each video, and the mean projected patch of each frame."""
         return self.project(first[:, 0]), self.project(patches).mean(dim=2)
 
     def read_merged(
         self, first: FirstTokens, patches: MergedPatches, sizes: PatchSizes
     ) -> Float[Tensor, "clips firsts dim"]:
-        """Return the vector of each frame: its class token, whatever patches were merged."""
+        """Return the vector of each frame: its class token, regardless of the patches."""
         return self.project(first)
 
     def forward(
@@ -323,19 +323,19 @@ class VisionTower(TowerParts):
         frame_mask: Mask | None = None,
         patches: bool = False,
     ) -> Float[Tensor, "images tokens dim"]:
-        """Return projected tokens: the class token alone, or with ``patches`` all, it first.
+        """Return the projected class token of each image; with ``patches``, all tokens.
 
-        ``images`` are videos times ``num_frames``, in order. Only token shift, frame positions and
-        a temporal stem use that, and only token shift and the stem use ``frame_mask``, the mask of
-        real frames.
+        ``images`` are videos times ``num_frames``, in order, which matters only for token shift,
+        frame positions and a temporal stem. ``frame_mask`` marks the real frames for token shift
+        and the stem.
         """
         tokens = self.embed(pixels, num_frames, frame_mask)
         if self.frame_embedding is not None:
-            tokens = place_in_time(tokens, self.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, self.frame_embedding, num_frames)
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
-            # Nothing but the class token is read after the last block: its other outputs, 6% of
-            # the work of a 12-block tower, need not be computed.
+            # Only the class token is used after the last block. Not computing the other outputs
+            # saves 6% of the work of a 12-block tower.
             num_queries = 1 if index == last and not patches else None
             tokens = run_block(
                 block,
@@ -348,7 +348,7 @@ class VisionTower(TowerParts):
         return self.project(tokens if patches else tokens[:, :1])
 
     def add_temporal_stem(self) -> None:
-        """Add a :class:`TemporalStem`; nothing changes until it is trained."""
+        """Add a :class:`TemporalStem`, which has no effect before it is trained."""
         self.temporal_stem = TemporalStem(self.patch_embedding.projection)
 
     def initialise(self, generator: torch.Generator) -> None:
@@ -361,12 +361,12 @@ class VisionTower(TowerParts):
         initialise_blocks(self.blocks, generator)
 
 
-def place_in_time(
+def add_frame_positions(
     tokens: Float[Tensor, "images tokens channels"],
     positions: Float[Tensor, "positions channels"],
     num_frames: int,
 ) -> Float[Tensor, "images tokens channels"]:
-    """Add the position of a frame in its video to all its tokens."""
+    """Add to all tokens of a frame the position embedding of the frame in its video."""
     if num_frames > len(positions):
         raise too_many_frames(num_frames, len(positions), "frame_positions")
     videos = tokens.reshape(-1, num_frames, *tokens.shape[1:])

@@ -1,4 +1,4 @@
-"""A ViT of timm with a DistilBERT, the towers of Frozen in Time and BridgeFormer."""
+"""A ViT of timm with DistilBERT: the towers of Frozen in Time and BridgeFormer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from eaglenet.encoders.vision import PatchEmbedding, VisionTower
 
 
 def vit(**sizes: int) -> VisionConfig:
-    """Image tower with the activation and the norms of timm; defaults are ViT-B/16."""
+    """Return the config of a ViT with timm's activation and norms; defaults are ViT-B/16."""
     return VisionConfig(**{"patch_size": 16, **sizes}, activation="gelu", norm_eps=1e-6)
 
 
 def distilbert(**sizes: int) -> CompactTextConfig:
-    """Text tower; defaults are ``distilbert-base``."""
+    """Return the config of a DistilBERT; defaults are ``distilbert-base``."""
     base = {"context_length": 512, "width": 768, "layers": 6, "heads": 12, "mlp_width": 3072}
     return CompactTextConfig(**{**base, **sizes})
 
 
 @dataclass(frozen=True)
 class VitBertConfig:
-    """Both towers, their joint width, and how pixels in 0..1 are normalised."""
+    """Both towers, their joint width, and the normalisation of pixels in 0..1."""
 
     dim: int = 256
     vision: VisionConfig = field(default_factory=vit)
@@ -45,7 +45,7 @@ class VitBertConfig:
 
 
 class VitTower(VisionTower):
-    """CLIP's image tower with biased patches and head, and without a norm before the blocks."""
+    """CLIP's image tower with biased patches and projection, without a norm before blocks."""
 
     def __init__(
         self, config: VisionConfig, dim: int, mean: tuple[float, ...], std: tuple[float, ...]
@@ -62,7 +62,7 @@ class VitTower(VisionTower):
 
 
 class DistilBertTower(CompactText):
-    """Token ids to word vectors in the joint space; the sentence is the first token."""
+    """Encodes token ids to vectors in the joint space; the vector of a text is its first token."""
 
     def __init__(self, config: CompactTextConfig, dim: int) -> None:
         super().__init__(config, dim)
@@ -71,7 +71,7 @@ class DistilBertTower(CompactText):
     def forward(
         self, ids: Int[Tensor, "texts words"], mask: Bool[Tensor, "texts words"]
     ) -> Float[Tensor, "texts words dim"]:
-        """Vectors of all positions, padding included."""
+        """Return vectors of all positions, including padding."""
         result: Tensor = self.projection(F.relu(self.states(ids, mask)))
         return result
 
@@ -82,10 +82,10 @@ class DistilBertTower(CompactText):
 
 
 class VitBertEncoder(TowerEncoder):
-    """A frame is its class token, a text its first token.
+    """Encodes a frame as its class token, a text as its first token.
 
-    A new encoder is random (``seed``); ``eaglenet convert --from frozen`` or ``bridgeformer`` gives
-    a trained one.
+    A new encoder is random (``seed``); ``eaglenet convert --from frozen`` or ``bridgeformer``
+    converts a trained one.
     """
 
     family = "vit_bert"
@@ -98,7 +98,7 @@ class VitBertEncoder(TowerEncoder):
         super().__init__()
         vision = VitTower(config.vision, config.dim, config.pixel_mean, config.pixel_std)
         text = DistilBertTower(config.text, config.dim)
-        self.hold_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
+        self.set_towers(config, vision, text, logit_scale=CLIP_LOGIT_SCALE, seed=seed)
 
 
 ENCODERS.add(

@@ -1,4 +1,4 @@
-"""Weights under our names, from the names of transformers, OpenAI, open_clip and timm."""
+"""Renaming of weights from transformers, OpenAI, open_clip and timm to our names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 
 Weights = Mapping[str, Tensor]
 
-# Our names -> theirs. The name of a module means its weight and its bias.
+# Our name -> the other one. The name of a module stands for its weight and its bias.
 HUB_VISION = {
     "vision.class_embedding": "vision_model.embeddings.class_embedding",
     "vision.positional_embedding": "vision_model.embeddings.position_embedding.weight",
-    "vision.ln_pre": "vision_model.pre_layrnorm",  # the hub's spelling
+    "vision.ln_pre": "vision_model.pre_layrnorm",  # Spelled like this on the hub.
     "vision.ln_post": "vision_model.post_layernorm",
     "vision.projection.weight": "visual_projection.weight",
 }
@@ -53,30 +53,30 @@ TIMM_BLOCK_NAMES = {
 WRAPPED_ATTENTION = ".attn.net."
 """The released code wraps the attention of its two shifted blocks in one more module."""
 PATCHES = "vision.patch_embedding.projection.weight"
-"""Our map of a patch; theirs is a convolution."""
+"""Our linear map of a patch, which is a convolution in other layouts."""
 
 
 def from_hub(weights: Weights) -> dict[str, Tensor]:
-    """Return weights of transformers' ``CLIPModel`` under our names."""
+    """Return weights of transformers' ``CLIPModel`` by our names."""
     scale = {"logit_scale": take(weights, "logit_scale")}
     return {**hub_vision(weights), **hub_text(weights), **scale}
 
 
 def hub_vision(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-    """Image tower of a CLIP of transformers; ``prefix`` precedes all names."""
+    """Return the image tower of a CLIP of transformers; ``prefix`` precedes all names."""
     ours = rename(weights, {name: prefix + theirs for name, theirs in HUB_VISION.items()})
     patches = take(weights, f"{prefix}vision_model.embeddings.patch_embedding.weight")
     return {**ours, **hub_blocks(weights, "vision", prefix), PATCHES: patches.flatten(1)}
 
 
 def hub_text(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-    """Text tower of a CLIP of transformers."""
+    """Return the text tower of a CLIP of transformers."""
     ours = rename(weights, {name: prefix + theirs for name, theirs in HUB_TEXT.items()})
     return ours | hub_blocks(weights, "text", prefix)
 
 
 def hub_blocks(weights: Weights, tower: str, prefix: str = "") -> dict[str, Tensor]:
-    """Blocks of one tower (``vision`` or ``text``) of a CLIP or SigLIP of transformers."""
+    """Return the blocks of a tower (``vision`` or ``text``) of a CLIP or SigLIP of transformers."""
     layers = f"{prefix}{tower}_model.encoder.layers"
     ours = _blocks(weights, tower, layers, HUB_BLOCK_NAMES)
     for index in range(depth_of(weights, f"{layers}.")):
@@ -99,23 +99,23 @@ def from_openai(weights: Weights) -> dict[str, Tensor]:
 
 
 def openai_stem(weights: Weights, visual: str) -> dict[str, Tensor]:
-    """Embeddings of an image tower in OpenAI's layout, without the map of patches."""
+    """Return the embeddings of an image tower in OpenAI's layout, without the map of patches."""
     names = ("class_embedding", "positional_embedding", "ln_pre")
     return rename(weights, {f"vision.{name}": f"{visual}.{name}" for name in names})
 
 
 def openai_vision(weights: Weights, visual: str) -> dict[str, Tensor]:
-    """Blocks and head of an image tower in OpenAI's layout."""
+    """Return the blocks and the head of an image tower in OpenAI's layout."""
     return {
         **openai_blocks(weights, "vision", f"{visual}.transformer"),
         **rename(weights, {"vision.ln_post": f"{visual}.ln_post"}),
-        # Stored as the right-hand factor of a product; a linear layer has the transpose.
+        # Stored for x @ proj; a linear layer has the transpose.
         "vision.projection.weight": take(weights, f"{visual}.proj").T,
     }
 
 
 def openai_text(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
-    """Text tower in OpenAI's layout, which open_clip and Meta share."""
+    """Return the text tower in the layout of OpenAI, open_clip and Meta."""
     names = ("token_embedding.weight", "positional_embedding", "ln_final")
     return {
         **rename(weights, {f"text.{name}": f"{prefix}{name}" for name in names}),
@@ -125,17 +125,17 @@ def openai_text(weights: Weights, prefix: str = "") -> dict[str, Tensor]:
 
 
 def openai_blocks(weights: Weights, tower: str, prefix: str) -> dict[str, Tensor]:
-    """Blocks of one tower in OpenAI's layout."""
+    """Return the blocks of a tower in OpenAI's layout."""
     ours = _blocks(weights, tower, f"{prefix}.resblocks", OPENAI_BLOCK_NAMES)
     for index in range(depth_of(weights, f"{prefix}.resblocks.")):
         for kind in ("weight", "bias"):
-            fused = take(weights, f"{prefix}.resblocks.{index}.attn.in_proj_{kind}")
-            ours[f"{tower}.blocks.{index}.attention.qkv.{kind}"] = fused
+            theirs = f"{prefix}.resblocks.{index}.attn.in_proj_{kind}"
+            ours[f"{tower}.blocks.{index}.attention.qkv.{kind}"] = take(weights, theirs)
     return ours
 
 
 def timm_blocks(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """Blocks of a timm vision transformer."""
+    """Return the blocks of a timm vision transformer."""
     return _blocks(weights, "vision", prefix, TIMM_BLOCK_NAMES)
 
 
@@ -150,7 +150,7 @@ def _blocks(
 
 
 def timm_pooling(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """timm's attention pooling with a learnt query."""
+    """Return timm's attention pooling with a learnt query."""
     ours = rename(
         weights,
         {
@@ -171,19 +171,19 @@ def timm_pooling(weights: Weights, prefix: str) -> dict[str, Tensor]:
 def fused_pooling(
     weights: Weights, prefix: str, attention: str, mlp: tuple[str, str]
 ) -> dict[str, Tensor]:
-    """Attention pooling whose ``attention`` is torch's, with fused projections."""
+    """Return attention pooling whose ``attention`` is torch's, with one fused projection."""
     names = {"out": f"{attention}.out_proj", "norm": "layernorm", "mlp.up": mlp[0]}
     names |= {"mlp.down": mlp[1]}
     ours = rename(weights, {f"vision.pooling.{a}": f"{prefix}.{b}" for a, b in names.items()})
     for kind in ("weight", "bias"):
-        fused = take(weights, f"{prefix}.{attention}.in_proj_{kind}").chunk(3)
-        for name, part in zip(("query", "key", "value"), fused, strict=True):
+        parts = take(weights, f"{prefix}.{attention}.in_proj_{kind}").chunk(3)
+        for name, part in zip(("query", "key", "value"), parts, strict=True):
             ours[f"vision.pooling.{name}.{kind}"] = part
     return ours | {"vision.pooling.probe": take(weights, f"{prefix}.probe").flatten()}
 
 
 def clip_config(ours: Weights) -> ClipConfig:
-    """Return the shape of a CLIP, read off its weights."""
+    """Return the configuration of a CLIP given by the shapes of its weights."""
     vision, text = tower_sizes(ours)
     return ClipConfig(
         len(take(ours, "text.projection.weight")), VisionConfig(**vision), TextConfig(**text)
@@ -191,7 +191,7 @@ def clip_config(ours: Weights) -> ClipConfig:
 
 
 def tower_sizes(ours: Weights) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the sizes of both towers, read off their weights; heads are taken as 64 wide."""
+    """Return the sizes of both towers given by their weights; assumes heads of width 64."""
     patches = take(ours, PATCHES)
     side = math.isqrt(patches.shape[1:].numel() // 3)
     num_patches = len(take(ours, "vision.positional_embedding")) - (
@@ -223,7 +223,7 @@ def _block_sizes(ours: Weights, tower: str) -> dict[str, int]:
 
 
 def hub_section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a tower's own values; ``<name>_dict`` of early configs overrides ``<name>``."""
+    """Return the values of a tower; ``<name>_dict`` of early configs overrides ``<name>``."""
     legacy = values.get(f"{name}_dict")
     section = legacy if legacy is not None else values.get(name) or {}
     if not isinstance(section, Mapping):
@@ -232,7 +232,7 @@ def hub_section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def hub_tower_sizes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a tower's sizes in a ``config.json`` of transformers."""
+    """Return the sizes of a tower in a ``config.json`` of transformers, by our names."""
     act = values["hidden_act"]
     return {
         "width": values["hidden_size"],
@@ -250,7 +250,7 @@ def depth_of(weights: Weights, prefix: str) -> int:
 
 
 def rename(weights: Weights, names: Mapping[str, str]) -> dict[str, Tensor]:
-    """``names`` is new -> old; a module's name means its weight and its bias."""
+    """Select and rename weights; ``names`` maps new names to old ones, of weights or modules."""
     result = {}
     for new, old in names.items():
         if old in weights or f"{old}.weight" not in weights:

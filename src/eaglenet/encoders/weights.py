@@ -1,4 +1,4 @@
-"""Files of model folders: JSON, and weights in one file or in shards."""
+"""Reading of model folders: JSON files, and weights in one file or in shards."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.encoders.hub import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, WEIGHT_FILES, shard_names
 
-# Weights that are read on first use, so that an unused tower costs nothing.
+# Deferred weights, which are read when they are used, so an unused tower costs nothing.
 
 MAPPED_BYTES = 2**26
-"""Bytes read through one mapping of a file, whose pages count as memory until it is closed."""
+"""Bytes read through one mapping of a file; its pages count as memory until it is closed."""
 
 _ON_DEMAND: ContextVar[bool] = ContextVar("weights_on_demand", default=False)
 
@@ -47,13 +47,13 @@ def is_on_demand() -> bool:
 class DeferredTensor(Tensor):
     """A weight whose shape is known and whose values are read each time they are used.
 
-    To torch it is on the meta device. Rearranging and casting return another one; anything else is
-    computed with the values, except changes in place, which would be lost.
+    Torch sees it on the meta device. Rearranging and casting return another deferred tensor; other
+    operations read the values. Operations in place are refused, since their result would be lost.
     """
 
     _read: Callable[[], Tensor]
     _is_new: bool = False
-    """True if its values are computed, so that they share no memory with a view or a file."""
+    """True if the values are computed, so they share no memory with a view or a file."""
     _before_cast: DeferredTensor | None = None
 
     @classmethod
@@ -77,7 +77,7 @@ class DeferredTensor(Tensor):
         return func(*_with_values(args), **keywords)
 
     def read(self) -> Tensor:
-        """A tensor with the values; it may be a part of a larger piece of memory."""
+        """Return the values; the tensor may be a view of a larger one."""
         return self._read()
 
 
@@ -98,7 +98,7 @@ WITHOUT_VALUES = frozenset(
 
 
 def defer_tensor(like: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
-    """Return a weight of the shape and type of ``like``, whose values ``read`` returns."""
+    """Return a weight with the shape and type of ``like`` and the values that ``read`` returns."""
     return _with_reader(_shape(like.shape, like.dtype), read)
 
 
@@ -113,7 +113,7 @@ def _with_reader(shape: Tensor, read: Callable[[], Tensor]) -> DeferredTensor:
 
 
 def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Defer the weights of a safetensors file, of which ``weights`` are mapped views."""
+    """Defer the weights of a safetensors file; ``weights`` are mapped views of it."""
     file = _MappedFile(path, weights)
     return {name: defer_tensor(value, partial(file.read, name)) for name, value in weights.items()}
 
@@ -124,7 +124,7 @@ def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class _MappedFile:
-    """A safetensors file that is mapped again now and then, so that few pages stay in memory."""
+    """A safetensors file, mapped again after ``MAPPED_BYTES``, so few pages stay in memory."""
 
     def __init__(self, path: Path, weights: Mapping[str, Tensor]) -> None:
         self._path = path
@@ -139,34 +139,34 @@ class _MappedFile:
                 self._look_up = safe_open(self._path, framework="pt").get_tensor
                 self._read_bytes = 0
             value = self._look_up(name)
-        except Exception as error:  # a file that was replaced since can fail in any way
+        except Exception as error:  # A file that was replaced meanwhile can fail in any way.
             raise CheckpointError(f"{self._path}: {name} cannot be read ({error})") from error
         self._read_bytes += value.nbytes
         return value
 
 
-def realise(module: nn.Module, *, without: nn.Module | None = None) -> None:
-    """Read the deferred weights of a module, except those of one module inside it."""
-    left_out = set() if without is None else set(without.modules())
+def materialise(module: nn.Module, *, without: nn.Module | None = None) -> None:
+    """Read the deferred weights of a module, except those of the module ``without`` inside it."""
+    excluded_modules = set() if without is None else set(without.modules())
     for owner in module.modules():
-        if owner not in left_out:
+        if owner not in excluded_modules:
             _replace(owner, _own_values)
 
 
-def forget(module: nn.Module) -> None:
-    """Release the weights of a module, deferred or not; shapes stay."""
+def release_weights(module: nn.Module) -> None:
+    """Release the weights of a module, deferred or not; keep their shapes."""
     for owner in module.modules():
         _replace(owner, lambda each: _shape(each.shape, each.dtype))
     module.to("meta")
 
 
 def is_deferred(module: nn.Module) -> bool:
-    """Return whether a module has weights that were not read yet."""
+    """Return whether a module has deferred weights."""
     return any(isinstance(each, DeferredTensor) for each in module.parameters())
 
 
 def _replace(owner: nn.Module, change: Callable[[DeferredTensor], Tensor]) -> None:
-    parameters: dict[str, Any] = owner._parameters  # a deferred one is a Parameter by its mark
+    parameters: dict[str, Any] = owner._parameters  # Torch regards a deferred one as a Parameter.
     for name, weight in parameters.items():
         if isinstance(weight, DeferredTensor):
             parameters[name] = nn.Parameter(change(weight), weight.requires_grad)
@@ -176,7 +176,7 @@ def _replace(owner: nn.Module, change: Callable[[DeferredTensor], Tensor]) -> No
 
 
 def _own_values(weight: DeferredTensor) -> Tensor:
-    """Copy values of views: a view would keep all the memory it is a part of."""
+    """Return the values; copy views, which would keep their whole memory."""
     values = weight.read()
     return values if weight._is_new else values.clone()
 
@@ -201,7 +201,7 @@ def _defer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
         same._before_cast, same._is_new = first._before_cast, first._is_new
         return same
     if func in REARRANGING and first._before_cast is not None:
-        # Casting last, so that a few values of a large weight are looked up without casting all.
+        # Cast last, so that rows of a large weight are read without casting all of it.
         return func(first._before_cast, *args[1:], **kwargs).to(first.dtype)
     with torch._C.DisableTorchFunctionSubclass():
         shapes = _shapes(func, args, kwargs)
@@ -216,10 +216,10 @@ def _defer(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _shapes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the shape of the result of ``func``.
+    """Return the shapes of the result of ``func``, as tensors on the meta device.
 
-    Views only on the meta device: there torch computes anything else in Python, and imports its
-    compiler for that, which takes seconds.
+    Only views are computed by torch: for other operations on this device, it imports its compiler,
+    which takes seconds.
     """
     if func is torch.cat:
         parts = args[0]
@@ -233,7 +233,7 @@ def _shapes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 def _can_be_deferred(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Return whether all arguments are deferred, and used as readers of weights do."""
+    """Return whether the arguments are deferred, and used like by readers of weights."""
     if func is Tensor.to:
         return not kwargs and [type(each) for each in args[1:]] == [torch.dtype]
     if func not in COMPUTING:
@@ -256,13 +256,13 @@ def _with_value(argument: Any) -> Any:
 
 
 def model_type(folder: Path) -> str | None:
-    """``model_type`` of a folder's ``config.json``; "" if it has none, None without a file."""
+    """Return ``model_type`` of a folder's ``config.json``; "" if it has none, None without file."""
     path = folder / "config.json"
     return str(read_json(path).get("model_type", "")) if path.is_file() else None
 
 
 def open_clip_trunk(folder: Path) -> str:
-    """Return the timm trunk of a folder of open_clip; "" if there is none."""
+    """Return the name of the timm trunk of a folder of open_clip; "" if it has none."""
     values = read_optional_json(folder / OPEN_CLIP_CONFIG) or {}
     vision = values.get("model_cfg", values).get("vision_cfg", {})
     return str(vision.get("timm_model_name", "")) if isinstance(vision, dict) else ""
@@ -285,7 +285,7 @@ def read_optional_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_weights(folder: Path, names: tuple[str, ...] = WEIGHT_FILES) -> dict[str, Tensor]:
-    """Read the first of these files that exists, all shards joined."""
+    """Read the first of the files ``names`` that exists, with all its shards."""
     for name in names:
         path = folder / name
         if not path.is_file():
@@ -308,7 +308,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def make_encoder(
     kind: Callable[[Any], ModuleT], config: Any, weights: Mapping[str, Tensor], location: Path
 ) -> ModuleT:
-    """Build an encoder with these weights, in fp32; returns it in eval mode."""
+    """Build an encoder with these weights in fp32, in eval mode."""
     with torch.device("meta"):
         module = kind(config)
     for name, value in module.state_dict().items():
@@ -325,7 +325,7 @@ def make_encoder(
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; lazily inside :func:`reading_on_demand`."""
+    """Read a safetensors file; inside :func:`reading_on_demand`, the weights are deferred."""
     import safetensors.torch
 
     weights: dict[str, Tensor] = safetensors.torch.load_file(path)
@@ -333,7 +333,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_torch_file(path: Path) -> Any:
-    """Read a file of ``torch.save``: tensors and plain containers alone, code is never run."""
+    """Read a file of ``torch.save`` with tensors and plain containers only; runs no code."""
     is_zip = zipfile.is_zipfile(path)
     if is_zip:
         untrusted.check_zip(path)
@@ -341,8 +341,8 @@ def read_torch_file(path: Path) -> Any:
         return torch.load(
             path, map_location="cpu", weights_only=True, mmap=is_zip and is_on_demand()
         )
-    except Exception as error:  # a damaged file can fail in any way
-        # Not torch's own text, which advises to load files that run what is in them.
+    except Exception as error:  # A damaged file can fail in any way.
+        # Without torch's text, which advises to load files that run code.
         raise ValueError(f"not a file of tensors ({type(error).__name__})") from error
 
 
@@ -359,5 +359,5 @@ def read_weight_file(path: Path) -> dict[str, Tensor]:
             raise ValueError("expected names and tensors")
         untrusted.check_tensor_bytes(weights.values(), path)
         return deferred_copies(weights) if is_on_demand() else weights
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # A damaged file can fail in any way.
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

@@ -14,25 +14,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from eaglenet.core.registry import Registry
 from eaglenet.core.types import MIN_NORM
 
 EnergyPooling = Literal["mean", "max", "min", "global"]
-
-
-ENERGIES: Registry[type[Energy]] = Registry("energy")
 
 
 class Energy(nn.Module, ABC):
     """``E(t, F)``, pooled over frames: ``mean`` (paper eqs. 12-14), ``max`` or ``min`` (4.3.3).
 
     ``global`` is ``E(t, v)`` of the pooling ablation (table 5): the caller passes the fused video
-    as the only frame. ``bias`` is described by each subclass.
+    as the only frame. ``bias`` is described by each subclass that has one.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
         super().__init__()
-        self.dim = dim
         self.pooling = pooling
 
     @abstractmethod
@@ -48,21 +43,16 @@ class Energy(nn.Module, ABC):
         """Return the energy of each frame of every video with every text."""
 
     @abstractmethod
-    def _gradients(
-        self,
-        text: Float[Tensor, "pairs dim"],
-        frames: Float[Tensor, "pairs frames dim"],
-        mask: Bool[Tensor, "pairs frames"] | None,
-    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]: ...
+    def gradients(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
+    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
+        """Return ``dE/dt`` and ``dE/dF`` of matched pairs, in closed form and without a graph."""
 
     def forward(
-        self,
-        text: Float[Tensor, "pairs dim"],
-        frames: Float[Tensor, "pairs frames dim"],
-        mask: Bool[Tensor, "pairs frames"] | None = None,
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> Float[Tensor, "pairs"]:
         """Return the energy of matched pairs."""
-        return self.pool(self.frame_energies(text, frames), mask)
+        return self._pool(self.frame_energies(text, frames), None)
 
     def all_pairs(
         self,
@@ -71,28 +61,16 @@ class Energy(nn.Module, ABC):
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos"]:
         """Return the energy of every text with every video."""
-        return self.pool(self.all_frame_energies(text, frames), mask)
+        return self._pool(self.all_frame_energies(text, frames), mask)
 
-    @torch.no_grad()
-    def gradients(
-        self,
-        text: Float[Tensor, "pairs dim"],
-        frames: Float[Tensor, "pairs frames dim"],
-        mask: Bool[Tensor, "pairs frames"] | None = None,
-    ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
-        """Return ``dE/dt`` and ``dE/dF`` of matched pairs, in closed form."""
-        return self._gradients(text, frames, mask)
-
-    def pool(
-        self,
-        energies: Float[Tensor, "*pairs frames"],
-        mask: Bool[Tensor, "..."] | None,
+    def _pool(
+        self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
     ) -> Float[Tensor, "*pairs"]:
         return (energies * self.frame_weights(energies, mask)).sum(dim=-1)
 
     @torch.no_grad()
     def frame_weights(
-        self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None
+        self, energies: Float[Tensor, "*pairs frames"], mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "*pairs frames"]:
         """Return ``dE(t, F) / dE(t, f_m)``: 1/M, or 1 for the first frame with extreme energy."""
         if self.pooling in ("mean", "global"):
@@ -126,11 +104,9 @@ class DirectionEnergy(Energy):
     ) -> Float[Tensor, "texts videos frames"]:
         return -torch.einsum("td,vfd->tvf", self.direction(text), _unit_and_length(frames)[0])
 
-    def _gradients(
-        self,
-        text: Float[Tensor, "pairs dim"],
-        frames: Float[Tensor, "pairs frames dim"],
-        mask: Bool[Tensor, "pairs frames"] | None,
+    @torch.no_grad()
+    def gradients(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
         # Few kernels, because the sampler calls this in each step: the components of the gradient
         # along the unit frames are the energies themselves.
@@ -138,7 +114,7 @@ class DirectionEnergy(Energy):
         unit_frames, frame_length = _unit_and_length(frames)
         direction = self._project(unit_text)
         energies = -torch.einsum("nd,nfd->nf", direction, unit_frames)
-        weights = self.frame_weights(energies, mask)[..., None]
+        weights = self.frame_weights(energies)[..., None]
         across = torch.addcmul(direction[:, None], energies[..., None], unit_frames)
         to_frames = across * (-weights / frame_length)
         to_unit = self._back_to_text((-weights * unit_frames).sum(dim=1))
@@ -148,17 +124,17 @@ class DirectionEnergy(Energy):
 
     @abstractmethod
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """Map a unit text to its direction: g."""
+        """Return ``g``, the direction of a unit text."""
 
     @abstractmethod
     def _back_to_text(self, gradient: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
-        """Convert a gradient of g(t) to one of t."""
+        """Convert a gradient with respect to g(t) to one with respect to t."""
 
 
 class BilinearEnergy(DirectionEnergy):
     """``-(W t/||t|| + b) . f / ||f||`` (paper eq. 13).
 
-    bias: Paper: none; the released code's linear map of the unit text has one.
+    bias: adds ``b``. Paper: none; the released code has one.
     """
 
     def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = True) -> None:
@@ -175,9 +151,6 @@ class BilinearEnergy(DirectionEnergy):
 
 class CosineEnergy(DirectionEnergy):
     """``-cos(t, f)`` (paper eq. 12): bilinear with the identity, without parameters."""
-
-    def __init__(self, dim: int, *, pooling: EnergyPooling = "mean", bias: bool = False) -> None:
-        super().__init__(dim, pooling=pooling, bias=False)
 
     def _project(self, unit_text: Float[Tensor, "pairs dim"]) -> Float[Tensor, "pairs dim"]:
         return unit_text
@@ -217,24 +190,24 @@ class PerceptronEnergy(Energy):
         energies: Tensor = self.output(F.relu(text_side[:, None, None] + frame_side))
         return energies.squeeze(-1)
 
-    def _gradients(
-        self,
-        text: Float[Tensor, "pairs dim"],
-        frames: Float[Tensor, "pairs frames dim"],
-        mask: Bool[Tensor, "pairs frames"] | None,
+    @torch.no_grad()
+    def gradients(
+        self, text: Float[Tensor, "pairs dim"], frames: Float[Tensor, "pairs frames dim"]
     ) -> tuple[Float[Tensor, "pairs dim"], Float[Tensor, "pairs frames dim"]]:
         text_side, frame_side = self._sides(text, frames)
-        hidden = text_side[:, None] + frame_side
-        energies = self.output(F.relu(hidden)).squeeze(-1)
-        weights = self.frame_weights(energies, mask)[..., None]
-        to_hidden = weights * (hidden > 0) * self.output.weight[0]
+        hidden_states = text_side[:, None] + frame_side
+        energies = self.output(F.relu(hidden_states)).squeeze(-1)
+        weights = self.frame_weights(energies)[..., None]
+        to_hidden = weights * (hidden_states > 0) * self.output.weight[0]
         frame_weight, text_weight = self.hidden.weight.chunk(2, dim=1)
         return to_hidden.sum(dim=1) @ text_weight, to_hidden @ frame_weight
 
 
-ENERGIES.add("cosine", CosineEnergy)
-ENERGIES.add("bilinear", BilinearEnergy)
-ENERGIES.add("mlp", PerceptronEnergy)
+ENERGIES: dict[str, type[Energy]] = {
+    "cosine": CosineEnergy,
+    "bilinear": BilinearEnergy,
+    "mlp": PerceptronEnergy,
+}
 
 
 def _unit_and_length(
@@ -269,10 +242,10 @@ def energy_matching_loss(
     penalty: float = 1.0,
     in_batch: bool = False,
 ) -> Float[Tensor, ""]:
-    """Return the contrast of real pairs with sampled pairs.
+    """Return the contrast of matching pairs with sampled pairs.
 
-    in_batch: average it with the contrast with mismatched pairs of the batch (released code).
-        Paper: sampled pairs only.
+    in_batch: average it with the contrast of matching and other pairs of the batch (released
+        code). Paper: sampled pairs only.
     """
     sampled_loss = contrast(
         pair_energies, sampled_energies, penalty=penalty, positive_mask=positives

@@ -47,8 +47,8 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
-from eaglenet.store.kinds import kind_of
 from eaglenet.store.records import FileTable
+from eaglenet.store.store import kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ RETRY_SECONDS = (2.0, 10.0, 60.0, 300.0, 1800.0, 7200.0)
 MAX_PAUSE = 60.0
 COMMAND_SECONDS, WEBHOOK_SECONDS = 60.0, 15.0
 MAX_RIVALS = 300
-"""Number of files to compare a new one with; confidence was measured for this number."""
+"""Maximum files to compare a new one with; confidence was measured for this number."""
 MAX_HITS = 50
 """Maximum hits of a new file and the files it is compared with; later ones are unlikely."""
-APART = 10.0
-"""Minimum seconds between two moments of a file; closer ones are the same moment."""
+MIN_SECONDS_APART = 10.0
+"""Minimum seconds between two moments of a file; closer ones count as the same moment."""
 SECRETS = ("EAGLENET_TOKEN", "EAGLENET_SESSION", KEY_VARIABLE)
 """Environment variables that are withheld from commands."""
 SCHEMA = """
@@ -93,31 +93,28 @@ def make_command(text: str) -> Act:
         raise UsageError(f"--command: no program {name!r}; use its full path")
 
     def run(moment: Mapping[str, Any]) -> None:
-        process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=command_environment(moment),
-            start_new_session=True,
-        )
         try:
-            process.communicate(as_json(moment), timeout=COMMAND_SECONDS)
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=command_environment(moment),
+                start_new_session=True,
+            )
+            try:
+                process.communicate(as_json(moment), timeout=COMMAND_SECONDS)
+            finally:
+                if process.poll() is None:
+                    _kill_group(process)
         except subprocess.TimeoutExpired:
             raise ActionError(f"the command took longer than {COMMAND_SECONDS:.0f} s") from None
-        finally:
-            if process.poll() is None:
-                _kill_group(process)
+        except OSError as error:
+            raise ActionError(f"the command cannot be run: {error.strerror}") from error
         if process.returncode:
             raise ActionError(f"the command ended with code {process.returncode}")
 
-    def act(moment: Mapping[str, Any]) -> None:
-        try:
-            run(moment)
-        except OSError as error:
-            raise ActionError(f"the command cannot be run: {error.strerror}") from error
-
-    return act
+    return run
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -130,14 +127,14 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def command_environment(moment: Mapping[str, Any]) -> dict[str, str]:
-    """Environment of a command: this process's, and ``EAGLENET_`` with the name of each value."""
+    """Return the environment without secrets, and each value of a moment as ``EAGLENET_NAME``."""
     environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
     values = {f"EAGLENET_{name.upper()}": str(value) for name, value in moment.items()}
     return {**environment, **values}
 
 
 def as_json(moment: Mapping[str, Any]) -> bytes:
-    """JSON that every reader accepts: a name that is not Unicode gets question marks."""
+    """Return a moment as JSON; a name that is not Unicode gets question marks."""
     texts = {
         name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
         for name, value in moment.items()
@@ -187,7 +184,7 @@ def make_webhook(url: str) -> Act:
             else:
                 outcome.set_result(None)
 
-        # The timeout of a socket begins again with every byte, and looking a host up has none.
+        # The timeout of a socket restarts with every byte, and resolving a host name has none.
         threading.Thread(target=run, name="webhook", daemon=True).start()
         try:
             outcome.result(2 * WEBHOOK_SECONDS)
@@ -199,13 +196,13 @@ def make_webhook(url: str) -> Act:
 
 
 def _absolute(store: str | Path) -> str:
-    """Absolute path of a local store, without ``..``; URLs stay as they are."""
+    """Return the absolute path of a local store, without ``..``; return a URL unchanged."""
     text = str(store)
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
-def memory_path(store: str | Path) -> Path:
-    """Database of alerts: beside a local store, or in the data folder for one at a URL."""
+def database_path(store: str | Path) -> Path:
+    """Return the path of the alerts of a store: beside it, or in the data folder for a URL."""
     text = _absolute(store)
     if "://" in text:
         name = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -214,7 +211,7 @@ def memory_path(store: str | Path) -> Path:
     return path.with_name(f"{path.name}.alerts.db")
 
 
-class Memory:
+class AlertDatabase:
     """Database of checked files, and of moments with their state: pending, done or given up."""
 
     def __init__(self, path: Path) -> None:
@@ -253,11 +250,11 @@ class Memory:
             return alert
 
     def checked_contents(self, alert: int) -> set[str]:
-        """Return the checked contents."""
+        """Return the contents that were checked for an alert."""
         return self._contents("SELECT content FROM files WHERE alert = ?", alert)
 
     def contents_with_moments(self, alert: int) -> set[str]:
-        """Contents with a moment."""
+        """Return the contents with a moment of an alert."""
         return self._contents("SELECT DISTINCT content FROM moments WHERE alert = ?", alert)
 
     def _contents(self, statement: str, alert: int) -> set[str]:
@@ -277,7 +274,7 @@ class Memory:
             )
 
     def next_pending(self) -> tuple[str, dict[str, Any], int, float] | None:
-        """Id, moment, number of attempts and time of the moment that is due first."""
+        """Return id, moment, number of attempts and due time of the moment that is due first."""
         with self._transaction() as connection:
             row = connection.execute(
                 "SELECT id, moment, attempts, next_attempt FROM moments WHERE state = 'pending' "
@@ -297,9 +294,9 @@ class Sender(AbstractContextManager["Sender"]):
     """Thread that acts on pending moments, with growing pauses after failures."""
 
     def __init__(
-        self, memory: Memory, act: Act | None, clock: Callable[[], float] = time.time
+        self, database: AlertDatabase, act: Act | None, clock: Callable[[], float] = time.time
     ) -> None:
-        self.memory = memory
+        self.database = database
         self.act = act
         self.clock = clock
         self._wake = threading.Event()
@@ -311,7 +308,7 @@ class Sender(AbstractContextManager["Sender"]):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Finish the current action; the others stay pending for the next start."""
+        """Wait for the current action; the others stay pending until the next start."""
         self._is_stopping = True
         self._wake.set()
         self._thread.join(COMMAND_SECONDS + 5)
@@ -325,19 +322,19 @@ class Sender(AbstractContextManager["Sender"]):
             try:
                 pause = self.send_next()
             except sqlite3.Error as error:
-                logger.error("%s: %s; trying again later", self.memory.path, error)
+                logger.error("%s: %s; trying again later", self.database.path, error)
                 pause = MAX_PAUSE
             if pause:
                 self._wake.wait(pause)
 
     def send_next(self) -> float:
         """Act on the moment that is due first; return the seconds to wait if none is due."""
-        row = self.memory.next_pending()
+        row = self.database.next_pending()
         if row is None:
             return MAX_PAUSE
         name, moment, attempts, due = row
         pause = due - self.clock()
-        # No pause is this long: the clock of the machine was set back.
+        # A longer pause means that the clock of the machine was set back.
         if 0 < pause <= max(RETRY_SECONDS):
             return min(pause, MAX_PAUSE)
         self._send(name, moment, attempts)
@@ -346,18 +343,18 @@ class Sender(AbstractContextManager["Sender"]):
     def _send(self, name: str, moment: Mapping[str, Any], attempts: int) -> None:
         is_last = attempts >= len(RETRY_SECONDS)
         pause = 0.0 if is_last else RETRY_SECONDS[attempts]
-        # Counted before it acts, so that an action that ends this program is not repeated forever.
-        self.memory.update(name, "pending", attempts + 1, self.clock() + pause)
+        # Counted before the action, so that one that ends this program is not repeated forever.
+        self.database.update(name, "pending", attempts + 1, self.clock() + pause)
         try:
             if self.act is not None:
                 self.act(moment)
         except ActionError as error:
             state = "given up" if is_last else "pending"
-            self.memory.update(name, state, attempts + 1, self.clock() + pause)
+            self.database.update(name, state, attempts + 1, self.clock() + pause)
             outlook = "given up" if is_last else f"trying again in {pause:.0f} s"
             logger.warning("alert %s: %s; %s", name, error, outlook)
         else:
-            self.memory.update(name, "done", attempts + 1, self.clock())
+            self.database.update(name, "done", attempts + 1, self.clock())
 
 
 @dataclass(frozen=True)
@@ -365,7 +362,7 @@ class ContentFilter(Filters):
     """Files with some contents."""
 
     min_clips: ClassVar[int] = 0
-    """The first file of a camera is checked too; the threshold of an alert is the user's."""
+    """No minimum: the first file of a camera is checked too, and the user sets the threshold."""
     contents: frozenset[str] = frozenset()
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
@@ -398,7 +395,7 @@ class Alerts(AbstractContextManager["Alerts"]):
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        path = memory_path(self.store)
+        path = database_path(self.store)
         path.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             try:
@@ -407,11 +404,11 @@ class Alerts(AbstractContextManager["Alerts"]):
                 raise UsageError(
                     f"{error} already sends alerts for {self.store}; add --alert to its command"
                 ) from None
-            self.memory = Memory(path)
-            stack.callback(self.memory.close)
+            self.database = AlertDatabase(path)
+            stack.callback(self.database.close)
             contents = self._contents()
-            self._ids = {query: self.memory.begin(query, contents) for query in self.queries}
-            self.sender = stack.enter_context(Sender(self.memory, self.act))
+            self._ids = {query: self.database.begin(query, contents) for query in self.queries}
+            self.sender = stack.enter_context(Sender(self.database, self.act))
             self._stack = stack.pop_all()
         return self
 
@@ -431,23 +428,23 @@ class Alerts(AbstractContextManager["Alerts"]):
         contents = self._contents()
         new_moments = []
         for query, alert in self._ids.items():
-            checked_contents = self.memory.checked_contents(alert)
+            checked_contents = self.database.checked_contents(alert)
             new_contents = [content for content in contents if content not in checked_contents]
-            others = set(contents) - self.memory.contents_with_moments(alert)
+            others = set(contents) - self.database.contents_with_moments(alert)
             rivals = sorted(others - set(new_contents))
             if len(rivals) < MIN_CLIPS:
                 # The first files of a store: without rivals, all of them would seem likely.
                 rivals = sorted(others)
             for content in new_contents:
                 moments = self._search(query, content, rivals)
-                self.memory.add(alert, content, moments)
+                self.database.add(alert, content, moments)
                 new_moments += moments
         if new_moments:
             self.sender.wake()
         return new_moments
 
     def _contents(self) -> list[str]:
-        """Contents of the files in the store, if there is one."""
+        """Return the contents of the files in the store; none without a store."""
         if self._engine is None:
             if not kind_of(self.store).exists(self.store):
                 return []
@@ -457,7 +454,7 @@ class Alerts(AbstractContextManager["Alerts"]):
         return self._engine.read(lambda view: list(view.files.contents))
 
     def _search(self, query: str, content: str, rivals: Sequence[str]) -> list[dict[str, Any]]:
-        """Moments of one file, compared with others of the store."""
+        """Return the moments of one file; confidence compares it with ``rivals``."""
         assert self._engine is not None
         # Evenly spaced, so that the number does not depend on how much is stored.
         step = max(1, -(-len(rivals) // MAX_RIVALS))
@@ -496,7 +493,8 @@ def _keep_distant(hits: Sequence[Hit]) -> list[Hit]:
     for hit in hits:
         moment = hit.moment
         if all(
-            moment.start > other.moment.end + APART or moment.end < other.moment.start - APART
+            moment.start > other.moment.end + MIN_SECONDS_APART
+            or moment.end < other.moment.start - MIN_SECONDS_APART
             for other in distant_hits
         ):
             distant_hits.append(hit)
@@ -504,7 +502,7 @@ def _keep_distant(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def describe(hit: Hit, query: str, store: str) -> dict[str, Any]:
-    """A moment as commands and webhooks get it; equal moments have equal ids."""
+    """Return a moment as commands and webhooks receive it; equal moments have equal ids."""
     name = hashlib.sha256(f"{query}\n{hit.clip_id}".encode()).hexdigest()[:32]
     return {
         "id": name,

@@ -19,7 +19,12 @@ from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.indexing.fetching import current_version, local_path, share
 from eaglenet.indexing.files import CHANGED, FileVersion
 from eaglenet.video import gpu
-from eaglenet.video.decoding import DecodedVideo, decode_keyframe_windows, decode_windows
+from eaglenet.video.decoding import (
+    DecodedVideo,
+    decode_keyframe_windows,
+    decode_windows,
+    shot_boundaries,
+)
 from eaglenet.video.images import pixels_to_jpeg
 from eaglenet.video.limits import Limits
 from eaglenet.video.pixels import Pixels
@@ -33,7 +38,7 @@ Window = tuple[float, float]
 ClipKey = tuple[str, int]
 
 MIN_SHOT = 1.0
-"""Minimum seconds of a shot; shorter ones are joined to the previous one."""
+"""Minimum seconds of a shot; shorter shots are joined to the previous one."""
 
 
 def check_splitting(splitting: Splitting) -> Splitting:
@@ -73,7 +78,7 @@ def fixed_windows(
     position = 0.0
     while not windows or windows[-1][1] < start + duration - 1e-6:
         windows.append((start + position, start + min(position + clip_seconds, duration)))
-        # Multiplied rather than summed up, so that times in long videos stay exact.
+        # A product rather than a running sum, so that times in long videos stay exact.
         position = len(windows) * step
     return windows
 
@@ -81,7 +86,7 @@ def fixed_windows(
 def shot_windows(
     cuts: Sequence[float], duration: float, clip_seconds: float, overlap: float
 ) -> list[Window]:
-    """Windows between cuts (seconds); long shots are split, very short ones joined."""
+    """Return windows between cuts (in seconds); split long shots, and join very short ones."""
     edges = [0.0]
     for cut in sorted(cuts):
         if cut - edges[-1] >= MIN_SHOT and duration - cut >= MIN_SHOT:
@@ -96,11 +101,9 @@ def shot_windows(
 def split_windows(
     path: Path, spans: Sequence[tuple[float, float]], splitting: Splitting
 ) -> list[Window]:
-    """Windows of the clips of a file, within the time spans that have frames."""
+    """Return the windows of the clips of a file, within the time spans that have frames."""
     length, overlap = splitting.clip_seconds, splitting.overlap
     if splitting.shots and len(spans) == 1:
-        from eaglenet.video.decoding import shot_boundaries
-
         return shot_windows(shot_boundaries(path), spans[0][1], length, overlap)
     return [
         window
@@ -111,6 +114,7 @@ def split_windows(
 
 THUMBNAIL_SIZE = 160
 """Shorter side in pixels; thumbnails show the whole frame, models see a square."""
+MAX_THUMBNAIL_BYTES = 2**20
 CLIPS_AT_ONCE = 16
 """Neighbouring clips that a worker decodes in one pass: 29 MB of pixels for 12 frames of 224 px.
 Every pass decodes again from the keyframe before it."""
@@ -208,9 +212,9 @@ def decode_ahead(
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Decode every requested clip once, in order; damage precedes the clips it concerns.
 
-    ``step`` is the time between the frames of a whole clip (``Splitting.frame_step``), and
-    ``overlap`` that of clips, where keyframes are shared. With workers, requests are read in
-    another thread, a few ahead of the results.
+    ``step``: seconds between the frames of a whole clip (``Splitting.frame_step``). ``overlap``:
+    seconds by which neighbouring clips overlap; they share the keyframe there. With workers,
+    requests are read in another thread, a few ahead of the results.
     """
     work = partial(decode_clips, spec=spec, step=step, overlap=overlap)
     budget = decoding_budget(limits or Limits())
@@ -229,7 +233,7 @@ def decode_ahead(
 
 
 def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
-    """Memory and time for all clips of one file."""
+    """Return the memory and time for all clips of one file."""
     return Budget(
         limits.memory,
         lambda request: request.content,
@@ -237,11 +241,8 @@ def decoding_budget(limits: Limits) -> Budget[ClipRequest]:
     )
 
 
-MAX_THUMBNAIL_BYTES = 2**20
-
-
 def decoding_access(spec: FrameSpec, gpu_workers: int = 0) -> Access[ClipRequest, DecodedClips]:
-    """File that a decoder may read, and the check of its clips."""
+    """Return the file that a decoder may read, and the check of its clips."""
     frame_bytes = CLIPS_AT_ONCE * spec.num_frames * 3 * spec.size**2
     return Access(
         share=lambda request: share(request.path),
@@ -278,7 +279,7 @@ def check_decoded(request: ClipRequest, result: DecodedClips, spec: FrameSpec) -
 
 def failed_clips(failure: Failure[ClipRequest]) -> Iterator[ClipFailure]:
     """Yield the clips of a request that failed."""
-    # A file that was exchanged and put back has its old time: the next run must try it again.
+    # A file that was replaced and put back has its old time: the next run must try it again.
     is_temporary = failure.reason == CHANGED
     for number in failure.request.numbers:
         yield ClipFailure((failure.request.content, number), failure.reason, is_temporary)
@@ -339,7 +340,6 @@ def _decode_clips(
             spec,
             request.windows,
             thumbnail_size=THUMBNAIL_SIZE,
-            keep_open=True,
             overlap=overlap,
         )
         from_keyframes = {video.window: video for video in keyframe_videos}

@@ -15,12 +15,7 @@ from typing import Any
 
 from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.progress import Progress
-from eaglenet.indexing.recognition import (
-    INFINITY,
-    ChunkLines,
-    ChunkRequest,
-    RecognitionRun,
-)
+from eaglenet.indexing.recognition import INFINITY, ChunkLines, ChunkRequest, RecognitionRun
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, TranscriptKind
 from eaglenet.store.snapshot import Snapshot
@@ -68,7 +63,7 @@ SCHEMA: Mapping[str, Any] = {
 
 
 def read_sentences(reply: Mapping[str, Any]) -> list[str]:
-    """Sentences of a reply, cleaned; ``ReplyError`` if they are not 1 to ``MAX_SENTENCES`` texts.
+    """Return the sentences of a reply; ``ReplyError`` if it has not 1 to ``MAX_SENTENCES`` texts.
 
     >>> read_sentences({"sentences": ["A dog\\n runs. ", "A dog runs."]})
     ['A dog runs.']
@@ -87,13 +82,13 @@ def read_sentences(reply: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ClipRequest(ChunkRequest):
-    """A clip to describe; ``next_start`` is the start of the following one, infinity at the end."""
+class DescriptionRequest(ChunkRequest):
+    """A clip to describe; ``next_start`` is the start of the next clip, or infinity."""
 
     next_start: float
 
 
-def decode_clip(request: ClipRequest) -> list[Pixels]:
+def decode_clip(request: DescriptionRequest) -> list[Pixels]:
     """Decode the frames of a clip that its contact sheet shows."""
     return decode_sheet(Span(request.path, request.start, request.end))
 
@@ -121,26 +116,29 @@ class ClipDescriber:
 
     @property
     def name(self) -> str:
-        """Model and version; another one describes again. The address does not count."""
+        """Model and version: if they change, clips are described again. The address may change."""
         return f"describe {VERSION} {self.server.model}"
 
     def describe(self, sheet: bytes, timeout: float = TIMEOUT) -> list[str]:
-        """Sentences for a contact sheet (JPEG); ``ChatError`` if there are none."""
+        """Return sentences for a contact sheet (JPEG); ``ChatError`` if there are none."""
         text = "Describe this part of the video."
         reply = self.server.ask(INSTRUCTIONS, text, sheet, SCHEMA, timeout=timeout)
         return read_sentences(reply)
 
     def load(self) -> None:
-        """Refuse a server with several models before a long run; if it is down, try it later."""
+        """Ask the server for its model, to refuse one with several models before a long run.
+
+        A server that is down is tried again later.
+        """
         with suppress(ChatError):
             _ = self.name
 
     def begin(self) -> None:
         self._deadline = None
 
-    def read(self, request: ChunkRequest, decoded: Sequence[Pixels]) -> ChunkLines:
-        """Return the lines of one clip; without any here and later, the next run begins here."""
-        assert isinstance(request, ClipRequest)
+    def read(self, request: ChunkRequest, chunk: Sequence[Pixels]) -> ChunkLines:
+        """Describe one clip; the next run begins after the last clip with a valid reply."""
+        assert isinstance(request, DescriptionRequest)
         if self._deadline is None:
             self._until = request.start
             budget = self.limits.time_for(request.duration, request.path)
@@ -150,9 +148,9 @@ class ClipDescriber:
             self.problems[request.path] = "descriptions: out of time; index again to continue"
             return ChunkLines([], self._until)
         lines: list[TranscriptLine] = []
-        if decoded:
+        if chunk:
             try:
-                sentences = self.describe(draw_sheet(decoded), min(TIMEOUT, seconds_left))
+                sentences = self.describe(draw_sheet(chunk), min(TIMEOUT, seconds_left))
             except ReplyError as error:
                 self._num_refusals += 1
                 self.problems[request.path] = f"descriptions: clip at {request.start:g} s: {error}"
@@ -169,7 +167,7 @@ class ClipDescriber:
 class DescriptionRun(RecognitionRun):
     """Describes the clips of the files of a run.
 
-    Each clip is committed when it is described; a run that ends early is continued by the next one.
+    Each description is committed at once, and the next run continues one that ended early.
     """
 
     def __init__(
@@ -204,11 +202,13 @@ class DescriptionRun(RecognitionRun):
                 is_end = number + 1 == len(windows)
                 following = INFINITY if is_end else windows[number + 1][0]
                 # Not the last chunk, even at the end: without a reply it is not complete.
-                yield ClipRequest(content, file.path, start, end, False, file.duration, following)
+                yield DescriptionRequest(
+                    content, file.path, start, end, False, file.duration, following
+                )
 
 
 def clip_windows(snapshot: Snapshot, contents: Iterable[str]) -> Windows:
-    """Windows of the clips of these contents."""
+    """Return the windows of the clips of these contents."""
     table = snapshot.files()
     ids = dict(zip(table.contents, table.ids.tolist(), strict=True))
     id_of_content = {content: ids[content] for content in contents if content in ids}

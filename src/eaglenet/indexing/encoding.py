@@ -1,4 +1,4 @@
-"""Encoding: decode clips ahead, encode them in batches, pack them for the store."""
+"""Encoding: choose a precision, encode clips in batches, and pack them for the store."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import NonFiniteError, UsageError
-from eaglenet.core.hardware import AUTO, choose_precision, has_fast_int8
-from eaglenet.indexing.decoding import ClipFailure, ClipFrames, ClipRequest, Damage, decode_ahead
+from eaglenet.core.hardware import AUTO, autocast_for, choose_precision, has_fast_int8
+from eaglenet.indexing.decoding import ClipFailure, ClipFrames, Damage
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.models.light_model import LightModel, mean_of_frames
-from eaglenet.store.manifest import SECONDS, Manifest
+from eaglenet.store.manifest import SECONDS, Manifest, feature_arrays
 from eaglenet.store.records import ClipBatch
-from eaglenet.video.limits import Limits
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -30,8 +29,9 @@ FIRST_FRAMES, BATCH_FRAMES = 24, 192
 """Frames per batch on a CPU: of the first batch, and at most. Larger batches are no faster on two
 cores, but frames shared by neighbouring clips are encoded once only within a batch."""
 MIN_CLIPS = 4
-"""Clips per batch after the first: with 12 frames, two shared by neighbours, batches of four
-clips encode 5% more frames than a single batch would, and single clips 20%."""
+"""Minimum clips per batch after the first. With 12 frames per clip, two of them shared with each
+neighbour, batches of four clips encode 5% more frames than one large batch, and single clips 20%.
+"""
 BATCH_SECONDS = 2.0
 """Target time per batch on a CPU: progress is reported, and Ctrl-C acts, between batches."""
 GPU_BATCH_FRAMES = 1536
@@ -78,7 +78,7 @@ def prepare_for_precision(
 
 
 def to_int8(method: Method | LightModel) -> Method | LightModel:
-    """The model with an int8 image tower; an error if its frames would differ."""
+    """Return the model with an int8 image tower; ``UsageError`` if its frames would differ."""
     if isinstance(method, LightModel):
         method.vision("int8")
         return method
@@ -93,28 +93,22 @@ def to_int8(method: Method | LightModel) -> Method | LightModel:
         )
     vision = int8.int8_tower(encoder.vision, encoder.image_size)
     # The copy shares the text tower.
-    twin = copy.deepcopy(method, {id(encoder.text): encoder.text, id(encoder.vision): vision})
-    return twin.eval()
+    shared_parts = {id(encoder.text): encoder.text, id(encoder.vision): vision}
+    return copy.deepcopy(method, shared_parts).eval()
 
 
 class ClipEncoding:
-    """Encodes requested clips with one model."""
+    """Encodes decoded clips with one model."""
 
     def __init__(
         self,
         method: Method | LightModel,
         manifest: Manifest,
-        workers: int,
-        limits: Limits | None = None,
         precision: str = "fp32",
-        gpu_workers: int = 0,
     ) -> None:
-        self.limits = limits
-        self.gpu_workers = gpu_workers
-        self.precision = precision
         self.method = method
         self.manifest = manifest
-        self.workers = workers
+        self.precision = precision
         num_frames = manifest.frame_spec.num_frames
         self.is_adaptive = not str(method.device).startswith("cuda")
         frames = BATCH_FRAMES if self.is_adaptive else GPU_BATCH_FRAMES
@@ -122,24 +116,10 @@ class ClipEncoding:
         first = max(1, FIRST_FRAMES // num_frames)
         self.batch_size = min(first, self.max_clips) if self.is_adaptive else self.max_clips
 
-    def run(self, requests: Iterable[ClipRequest]) -> Iterator[ClipBatch | ClipFailure | Damage]:
-        """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
-        spec, splitting = self.manifest.frame_spec, self.manifest.splitting
-        clips = decode_ahead(
-            requests,
-            spec,
-            self.workers,
-            self.limits,
-            splitting.frame_step,
-            self.gpu_workers,
-            splitting.overlap,
-        )
-        return self.encode(clips)
-
     def encode(
         self, items: Iterable[ClipFrames | ClipFailure | Damage]
     ) -> Iterator[ClipBatch | ClipFailure | Damage]:
-        """Encode clips that are decoded already; see :meth:`run`."""
+        """Yield encoded clips, failures and damage; clips of one file may be in several batches."""
         batch: list[ClipFrames] = []
         for item in items:
             if not isinstance(item, ClipFrames):
@@ -183,7 +163,7 @@ class ClipEncoding:
     def _features(
         self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
-        """Vectors and features of clips."""
+        """Return the vectors and the features of clips."""
         method = self.method
         if isinstance(method, LightModel):
             vectors = method.encode_frames(frames, mask, cast("Any", self.precision))
@@ -200,10 +180,8 @@ class ClipEncoding:
     ) -> tuple[NDArray[np.float32], dict[str, NDArray[Any]]]:
         import torch
 
-        from eaglenet.core.hardware import autocast_for
         from eaglenet.core.types import Clips
         from eaglenet.search.torch_model import prepare_for_store
-        from eaglenet.store.manifest import feature_arrays
 
         with torch.inference_mode():
             clips = Clips(*(torch.from_numpy(array) for array in (frames, mask, seconds)))
@@ -213,7 +191,7 @@ class ClipEncoding:
                 # Pooling, packing and preparing are cheap and stay exact.
                 features = features.to(method.device, torch.float32)
             vectors = method.coarse_vectors(features).float().cpu().numpy()
-            has_prepared = self.manifest.layout.has_prepared
-            prepared = prepare_for_store(method, features) if has_prepared else None
+            is_prepared = self.manifest.layout.has_prepared
+            rows = prepare_for_store(method, features) if is_prepared else None
             times = method.feature_seconds(features, clips)
-            return vectors, feature_arrays(features, times, prepared)
+            return vectors, feature_arrays(features, times, rows)

@@ -32,10 +32,9 @@ from eaglenet.core.errors import ConfigError, UsageError, cause_of, naming_extra
 from eaglenet.core.files import atomic_write
 from eaglenet.core.settings import from_plain
 from eaglenet.core.text import format_bytes
-from eaglenet.indexing.transcripts import store_lines
+from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.base import Store, Writer
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
@@ -43,20 +42,20 @@ from eaglenet.store.records import (
     IndexedFile,
     Source,
     SourceLines,
-    TranscriptKind,
 )
 from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.lines import TranscriptLine
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]
 """Arrays and lists of one length by name; a row of an array ``[rows, n]`` is a list of numbers."""
 BATCH_ROWS = 1024
-UNPACKED_BYTES, EXPANSION = 2**28, 16
-"""Bytes that a row group may unpack to in any case, and in relation to the size of its file.
-Reading takes about four times as much memory."""
-UNPACKED_ROWS = 10**6
-"""Rows that a Parquet file may have in any case; beyond it, at most one per byte."""
+MAX_UNPACKED_BYTES, MAX_EXPANSION = 2**28, 16
+"""Maximum size of an unpacked row group: so many bytes, or so many times the size of its file if
+that is more. Reading takes about four times as much memory."""
+MAX_ROWS = 10**6
+"""Maximum rows of a Parquet file; one per byte of the file if that is more."""
 
 
 def require(kind: Format) -> None:
@@ -80,7 +79,7 @@ def _lancedb() -> Any:
 
 
 def write_table(folder: Path, name: str, kind: Format, chunks: Iterable[Columns]) -> int:
-    """Write a table into a folder; returns its number of rows. Without rows, nothing is written."""
+    """Write a table into a folder, unless it has no rows; return the number of rows."""
     if kind == "csv":
         return _write_csv(folder / f"{name}.csv", chunks)
     arrow = _pyarrow(kind)
@@ -108,7 +107,7 @@ def write_table(folder: Path, name: str, kind: Format, chunks: Iterable[Columns]
 
 
 def read_table(folder: Path, name: str, kind: Format) -> Iterator[dict[str, Any]]:
-    """Read a table that :func:`write_table` wrote, some rows at a time; none if there is none."""
+    """Yield a table of :func:`write_table` in chunks of rows; nothing if there is no table."""
     if kind == "csv":
         raise UsageError(
             f"{folder}: CSV has no features, so it cannot be imported; export as parquet or lance"
@@ -141,8 +140,7 @@ def _batches(folder: Path, name: str, kind: Format) -> Iterator[Any]:
 def open_parquet(path: Path) -> Any:
     """Open a Parquet file; ``ValueError`` if it unpacks to much more than its size.
 
-    Sizes are those that the file states. A file that states wrong ones is limited by the format, to
-    2 GiB per page.
+    The file states its sizes. If they are wrong, the format still limits a page to 2 GiB.
     """
     _pyarrow("parquet")
     from pyarrow import parquet
@@ -150,12 +148,12 @@ def open_parquet(path: Path) -> Any:
     file = parquet.ParquetFile(path)
     metadata, size = file.metadata, path.stat().st_size
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    unpacked = max((group.total_byte_size for group in groups), default=0)
+    num_bytes = max((group.total_byte_size for group in groups), default=0)
     rows = sum(group.num_rows for group in groups)
-    if unpacked > max(UNPACKED_BYTES, EXPANSION * size) or rows > max(UNPACKED_ROWS, size):
+    if num_bytes > max(MAX_UNPACKED_BYTES, MAX_EXPANSION * size) or rows > max(MAX_ROWS, size):
         file.close()
         raise ValueError(
-            f"{format_bytes(size)} that unpack to {rows:,} rows and {format_bytes(unpacked)}"
+            f"{format_bytes(size)} that unpack to {rows:,} rows and {format_bytes(num_bytes)}"
         )
     return file
 
@@ -179,7 +177,7 @@ def _from_arrow(column: Any) -> Any:
 
 
 def _write_csv(path: Path, chunks: Iterable[Columns]) -> int:
-    """Vectors become ``[1,2,3]``, as pgvector reads them; other lists and bytes are left out."""
+    """Write ``[1,2,3]`` for a vector, as pgvector reads it; leave out other lists and bytes."""
     count = 0
     with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream:
         writer = csv.writer(stream)
@@ -187,7 +185,7 @@ def _write_csv(path: Path, chunks: Iterable[Columns]) -> int:
             columns = {name: values for name, values in chunk.items() if _is_plain(name, values)}
             if not count:
                 writer.writerow(columns)
-            rows = list(zip(*map(_texts, columns.values()), strict=True))
+            rows = list(zip(*map(_cells, columns.values()), strict=True))
             writer.writerows(rows)
             count += len(rows)
     return count
@@ -199,7 +197,7 @@ def _is_plain(name: str, values: Any) -> bool:
     return not isinstance(values[0], bytes)
 
 
-def _texts(values: Any) -> list[Any]:
+def _cells(values: Any) -> list[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return ["[" + ",".join(f"{value:.9g}" for value in row) + "]" for row in values]
     return values.tolist() if isinstance(values, np.ndarray) else list(values)
@@ -207,7 +205,6 @@ def _texts(values: Any) -> list[Any]:
 
 DESCRIPTION = "export.json"
 VERSION = 1
-KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text", "description")
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
 OPTIONAL = ("recorded", "latitude", "longitude", "camera")
@@ -216,7 +213,7 @@ Record = TypeVar("Record", IndexedFile, Source)
 
 
 def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, int]:
-    """Write the tables of a store into a new folder; returns the rows of each."""
+    """Write the tables of a store into a new folder; return the number of rows of each."""
     require(kind)
     store = open_store(location)
     snapshot = store.snapshot()
@@ -227,7 +224,7 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     chunks = {
         "clips": _clip_chunks(snapshot),
         "files": _file_chunks(store),
-        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts(KINDS)]),
+        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts()]),
         "lines": _line_chunks(snapshot),
         "hubness": _bank_chunks(bank),
     }
@@ -267,7 +264,7 @@ def _describe(
             else {"source": bank.source, "weight": bank.weight, "scale": bank.scale}
         ),
     }
-    # Last: a folder without it is not complete.
+    # Written last: a folder without it is incomplete.
     with atomic_write(folder / DESCRIPTION) as partial:
         partial.write_text(json.dumps(description, indent=2) + "\n")
 
@@ -311,7 +308,7 @@ def _file_chunks(store: Store) -> Iterator[Columns]:
 
 
 def _line_chunks(snapshot: Snapshot) -> Iterator[Columns]:
-    for source, lines in snapshot.transcripts(KINDS):
+    for source, lines in snapshot.transcripts():
         origin = {"content": source.content, "kind": source.kind, "path": source.path}
         rows = [{**origin, **vars(line)} for line in lines]
         for row in rows:
@@ -326,7 +323,7 @@ def _bank_chunks(bank: HubnessBank | None) -> Iterator[Columns]:
 
 
 def _row_chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Columns]:
-    """Columns of rows; numbers become arrays, so that a column has one type in every chunk."""
+    """Yield rows as columns; numbers become arrays, so that a column has one type in all chunks."""
     for start in range(0, len(rows), BATCH_ROWS):
         batch = rows[start : start + BATCH_ROWS]
         columns = {name: [row[name] for row in batch] for name in batch[0]}
@@ -337,7 +334,7 @@ def _row_chunks(rows: Sequence[dict[str, Any]]) -> Iterator[Columns]:
 
 
 def import_store(folder: Path, location: str | Path) -> int:
-    """Add an export to a store, which is made if there is none; returns its number of clips.
+    """Add an export to a store, which is created if necessary; return its number of clips.
 
     Clips that the store has are skipped, and files with the same path replaced.
     """
@@ -392,7 +389,9 @@ class _Reader:
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
             sources = [_read_record(Source, row) for row in rows_of(chunk)]
-            changes = [SourceLines(each, store_lines(lines.get(each.key, ()))) for each in sources]
+            changes = [
+                SourceLines(each, make_store_lines(lines.get(each.key, ()))) for each in sources
+            ]
             writer.commit(Changes(transcripts=changes))
 
     def _chunks(self, name: str) -> Iterator[dict[str, Any]]:
@@ -405,18 +404,18 @@ class _Reader:
 
 
 def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
-    """Clips of a table with columns as those of an export; others may have made it."""
+    """Return the clips of a table of an export, which is untrusted."""
     contents, numbers = columns["content"], np.asarray(columns["number"])
     vectors = np.asarray(columns["vector"], np.float32)
     spans = np.stack([np.asarray(columns[name], np.float64) for name in ("start", "end")])
     if not all(HASH.fullmatch(content) for content in contents):
         raise ValueError("a content hash is not 32 hexadecimal digits")
     if numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
-        raise ValueError("a clip number is not a number from 0 on")
+        raise ValueError("a clip number is negative or not a whole number")
     if not np.isfinite(spans).all() or not np.allclose(
         np.linalg.norm(vectors, axis=1), 1, atol=0.01
     ):
-        raise ValueError("a time is not finite, or a vector has not length 1")
+        raise ValueError("a time is not finite, or the length of a vector is not 1")
     if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
         raise ValueError("a thumbnail is not bytes")
     # Tables of earlier versions have no clips from keyframes.

@@ -2,9 +2,9 @@
 
 An executor receives typed requests and returns typed outcomes, in any order and at least once;
 only the run writes to the store, and it stores no clip twice. To add one, write a class that meets
-:class:`Executor` and register it with ``EXECUTORS.add(name, factory)``. Its workers can call
-:func:`eaglenet.indexing.inspection.inspect` and
-:meth:`eaglenet.indexing.encoding.ClipEncoding.run`, as :class:`LocalExecutor` does.
+:class:`Executor` and register it with ``EXECUTORS.add(name, factory)``. It can use
+:func:`eaglenet.indexing.inspection.inspect_ahead`, :func:`eaglenet.indexing.decoding.decode_ahead`
+and :class:`eaglenet.indexing.encoding.ClipEncoding`, as :class:`LocalExecutor` does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hardware import free_gpu_memory
 from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
-from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
+from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, decode_ahead
+from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import ClusterOptions
@@ -37,9 +38,9 @@ class Executor(Protocol):
     """Does the work of one run with one model."""
 
     def inspect(
-        self, files: Sequence[CandidateFile], known: frozenset[str]
+        self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
-        """Hash, probe and split every file; contents in ``known`` are only hashed."""
+        """Hash, probe and split every file; contents in ``known_contents`` are only hashed."""
         ...
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
@@ -85,7 +86,7 @@ EXECUTORS: Registry[ExecutorFactory] = Registry(
 
 
 def find_executor(name: str) -> ExecutorFactory:
-    """Look up an executor; raises an error if it lacks an extra."""
+    """Return an executor by name; raise an error if it needs an extra that is not installed."""
     factory = EXECUTORS[name]
     require = getattr(factory, "require", None)
     if require is not None:
@@ -107,28 +108,32 @@ class LocalExecutor:
         return True  # The caller has checked this machine.
 
     def __init__(self, settings: ExecutorSettings) -> None:
-        from eaglenet.indexing.encoding import ClipEncoding
-
-        self.splitting = settings.manifest.splitting
+        self.manifest = settings.manifest
         self.limits = settings.limits
         is_on_gpu = str(settings.method.device).startswith("cuda")
         self.workers = num_workers(settings.files, settings.workers, encodes_on_gpu=is_on_gpu)
-        self.encoding = ClipEncoding(
-            settings.method,
-            settings.manifest,
-            self.workers,
-            settings.limits,
-            settings.precision,
-            num_gpu_workers(settings, self.workers),
-        )
+        self.gpu_workers = num_gpu_workers(settings, self.workers)
+        self.encoding = ClipEncoding(settings.method, settings.manifest, settings.precision)
 
     def inspect(
-        self, files: Sequence[CandidateFile], known: frozenset[str]
+        self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
-        return inspect_ahead(files, self.splitting, known, self.workers, self.limits)
+        return inspect_ahead(
+            files, self.manifest.splitting, known_contents, self.workers, self.limits
+        )
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
-        return self.encoding.run(requests)
+        splitting = self.manifest.splitting
+        clips = decode_ahead(
+            requests,
+            self.manifest.frame_spec,
+            self.workers,
+            self.limits,
+            splitting.frame_step,
+            self.gpu_workers,
+            splitting.overlap,
+        )
+        return self.encoding.encode(clips)
 
 
 EXECUTORS.add("local", LocalExecutor)
@@ -139,7 +144,7 @@ MAX_WORKERS = 8
 GPU_WORKERS = 7
 """Processes that decode on the GPU: an H100 or H200 has seven decoders, other GPUs have fewer."""
 GPU_WORKER_BYTES = 2**30
-"""Memory of the GPU that one of them takes."""
+"""GPU memory per process that decodes on it."""
 MIN_GPU_BYTES = 128 * 2**20
 """Bytes of video from which ``auto`` decodes on the GPU: its processes need seconds to start."""
 
@@ -147,7 +152,10 @@ MIN_GPU_BYTES = 128 * 2**20
 def num_workers(
     files: Sequence[CandidateFile], number: int | None, *, encodes_on_gpu: bool = False
 ) -> int:
-    """Number of decoding processes. Zero only on request: a bad file must not end the run."""
+    """Return the number of decoding processes.
+
+    It is zero only on request: without a process of its own, a bad file can end the run.
+    """
     cores = num_cores()
     if number is not None:
         # One long video keeps every core busy, but more workers need more files.
@@ -158,7 +166,7 @@ def num_workers(
 
 
 def check_decode(choice: str) -> None:
-    """Raise an error for a decoder that is not known, or that this machine does not have."""
+    """Raise an error for an unknown decoder, or one that this machine lacks."""
     if choice not in ("auto", "cpu", "gpu"):
         raise UsageError(f"--decode must be auto, cpu or gpu, not {choice!r}")
     if choice == "gpu" and not (free_gpu_memory() and gpu.is_built_in()):
@@ -168,7 +176,7 @@ def check_decode(choice: str) -> None:
 
 
 def num_gpu_workers(settings: ExecutorSettings, workers: int) -> int:
-    """Number of decoding processes that use the GPU; with ``auto`` at most half of them."""
+    """Return the number of decoding processes that use the GPU; with ``auto``, at most half."""
     if settings.decode == "gpu":
         return min(GPU_WORKERS, workers)
     is_worthwhile = sum(file.size for file in settings.files) >= MIN_GPU_BYTES

@@ -1,6 +1,6 @@
-"""Videos on object storage and in lists: finding them, and downloading objects to a local cache.
+"""Find videos on object storage and in lists, and download objects to a local cache.
 
-The cache has a bounded size; a download is used both for inspecting a file and for decoding it.
+The size of the cache is limited. One download serves both inspecting and decoding a file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read_list(path: Path) -> list[str]:
 
 
 def parents_of(lines: Iterable[str]) -> list[str]:
-    """Parent folders of the files of a list."""
+    """Return the parent folders of the files of a list."""
     return list(
         dict.fromkeys(
             line.rpartition("/")[0]
@@ -97,7 +97,7 @@ def parents_of(lines: Iterable[str]) -> list[str]:
 
 
 def current_version(path: str) -> FileVersion:
-    """:func:`version_of` for files and objects."""
+    """Return :func:`version_of` a file, or its equivalent for an object."""
     if not is_object_url(path):
         return version_of(path)
     file = shared_file(path)
@@ -112,7 +112,7 @@ def _version(entry: ObjectEntry) -> FileVersion:
 
 
 def is_missing(path: str) -> bool:
-    """:func:`is_missing_file` for files and objects."""
+    """Return whether there is no such file or object; an unreadable one is not missing."""
     if not is_object_url(path):
         return is_missing_file(path)
     try:
@@ -125,7 +125,7 @@ def is_missing(path: str) -> bool:
 
 
 def local_path(path: str) -> str:
-    """Local path with the content of a file or object; downloads an object."""
+    """Return a local path with the content of a file or object; download an object."""
     is_remote = is_object_url(path) and shared_file(path) is None
     return str(_download(path)) if is_remote else path
 
@@ -133,15 +133,17 @@ def local_path(path: str) -> str:
 def share(path: str, folders: Sequence[str] = ()) -> SharedFile:
     """Open a file or object for a worker, which cannot open files; an object is downloaded.
 
-    A file that lies in none of ``folders`` (real paths) is refused: it or a
-    folder above it may have been replaced by a link since it was listed.
+    A file in none of ``folders`` (real paths) is refused: it, or a folder above it, may have been
+    replaced by a link since it was listed.
     """
     if not is_object_url(path):
         file = share_file(path)
-        if folders and file.descriptor is not None and _is_outside(file, folders):
-            file.close()
-            return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
-        return file
+        if not folders or file.descriptor is None:
+            return file
+        if not leads_out(opened_path(file.descriptor, path), folders):
+            return file
+        file.close()
+        return SharedFile(path, error=PermissionError(errno.EPERM, LEADS_OUT, path))
     try:
         version = _version(_entry(path))
         return replace(share_file(_download(path)), path=path, version=version)
@@ -153,12 +155,7 @@ def share_stored(file: IndexedFile, roots: Sequence[str]) -> SharedFile:
     """Open a file that is in the store; refuse one that has changed, or that a link replaced."""
     if is_object_url(file.path):
         return share(file.path)
-    modified = file.modified_ns / 1e9
-    return share_indexed_file(file.path, file.size, modified, file.content, roots)
-
-
-def _is_outside(file: SharedFile, folders: Sequence[str]) -> bool:
-    return leads_out(opened_path(file.require_descriptor(), file.path), folders)
+    return share_indexed_file(file.path, file.size, file.modified_ns / 1e9, file.content, roots)
 
 
 def _candidate(entry: ObjectEntry) -> CandidateFile:
@@ -166,28 +163,27 @@ def _candidate(entry: ObjectEntry) -> CandidateFile:
 
 
 def _nanoseconds(entry: ObjectEntry) -> int:
-    return round(entry.modified.timestamp() * 1e9)
+    return round(entry.last_modified.timestamp() * 1e9)
 
 
-@lru_cache(maxsize=64)
-def _bucket(url: str) -> ObjectFolder:
-    return ObjectFolder(url)
+_open_bucket = lru_cache(maxsize=64)(ObjectFolder)
 
 
-def _split(url: str) -> tuple[ObjectFolder, str]:
+def _locate(url: str) -> tuple[ObjectFolder, str]:
+    """Return the bucket of an object, and its name there."""
     scheme, _, rest = url.partition("://")
     bucket, _, name = rest.partition("/")
-    return _bucket(f"{scheme}://{bucket}"), name
+    return _open_bucket(f"{scheme}://{bucket}"), name
 
 
 def _entry(url: str) -> ObjectEntry:
-    folder, name = _split(url)
-    return folder.entry(name)
+    bucket, name = _locate(url)
+    return bucket.entry(name)
 
 
 def _download(url: str) -> Path:
-    entry = _entry(url)
-    folder, name = _split(url)
+    bucket, name = _locate(url)
+    entry = bucket.entry(name)
     key = hashlib.blake2b(f"{url} {entry.etag}".encode(), digest_size=16).hexdigest()
     copy = cache_folder() / "videos" / f"{key}{PurePosixPath(name).suffix}"
     if copy.exists() and copy.stat().st_size == entry.size:
@@ -198,7 +194,7 @@ def _download(url: str) -> Path:
     with atomic_write(copy) as partial, partial.open("wb") as stream:
         for start in range(0, entry.size, CHUNK):
             end = min(start + CHUNK, entry.size)
-            stream.write(folder.read_ranges(name, [(start, end)])[0])
+            stream.write(bucket.read_ranges(name, [(start, end)])[0])
     return copy
 
 

@@ -15,7 +15,7 @@ from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.transcripts.subtitles import SUFFIXES as SUBTITLE_SUFFIXES
-from eaglenet.video.containers import INDEXED_SUFFIXES
+from eaglenet.video.containers import INDEXED_SUFFIXES, looks_like_video
 from eaglenet.video.input_file import file_status, open_input_file
 
 CHANGED = "changed while it was being indexed; index it again"
@@ -37,20 +37,19 @@ class CandidateFile:
     modified_ns: int
     problem: str = ""
     is_sure: bool = True
-    """False if only its first bytes look like a video; then it is not reported if it is none."""
+    """False if only its first bytes look like a video; it is not reported if it is none."""
     folders: tuple[str, ...] = field(default=(), compare=False)
     """Real paths of folders, one of which must contain the file when it is opened; empty: any."""
 
 
 def version_of(path: str) -> FileVersion:
-    """Inode, size and times, which change when a file is replaced or written to."""
+    """Return inode, size and times, which change when a file is replaced or written to."""
     status = file_status(path)
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def find_videos(
     paths: Sequence[Path],
-    looks_like_video: Callable[[Path], bool],
     *,
     skip_folder: Path,
     exclude: Sequence[str] = (),
@@ -177,7 +176,7 @@ def _walk(
 
 
 def real_folders(paths: Sequence[str | Path]) -> list[str]:
-    """Real paths of folders, and of the folders that contain files."""
+    """Return the real paths of folders, and of the folders that contain the given files."""
     return [
         os.path.realpath(path if os.path.isdir(path) else os.path.dirname(os.path.abspath(path)))
         for path in paths
@@ -218,7 +217,7 @@ def count_suffixes(paths: Iterable[str]) -> dict[str, int]:
 
 
 def content_hash(path: str | Path) -> str:
-    """Hash of every byte; reading a file costs little compared with decoding it."""
+    """Return the hash of a whole file; reading it costs little compared with decoding it."""
     with open_input_file(path) as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
@@ -251,11 +250,11 @@ def read_tags(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def tags_of(path: str, tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...] | None:
-    """Tags of a file; None if the CSV does not list it."""
+    """Return the tags of a file; None if the CSV does not list it."""
     return tags.get(path, tags.get(os.path.basename(path)))
 
 
 def unused_tags(paths: Sequence[str], tags: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Names in the CSV that match none of these files."""
+    """Return the names in the CSV that match none of these files."""
     names = {*paths, *map(os.path.basename, paths)}
     return tuple(name for name in tags if name not in names)

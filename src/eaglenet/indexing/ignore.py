@@ -41,7 +41,7 @@ class Pattern:
 
     @classmethod
     def parse(cls, line: str) -> Pattern | None:
-        """Compile a line; None for a blank line or a comment."""
+        """Compile a line; return None for a blank line or a comment."""
         text = line if line.endswith("\\ ") else line.rstrip()
         if not text or text.startswith("#"):
             return None
@@ -57,11 +57,11 @@ class Pattern:
             names = ["**", *names]  # A bare name matches at any depth.
         elif not names[0]:
             names = names[1:]
-        compiled = tuple(None if name == "**" else _compile_name(name) for name in names)
-        return cls(compiled, is_negated, is_folder_only)
+        expressions = tuple(None if name == "**" else _compile_name(name) for name in names)
+        return cls(expressions, is_negated, is_folder_only)
 
     def matches(self, names: Sequence[str], *, is_folder: bool) -> bool:
-        """Compare with a path relative to the folder of the pattern, as a list of names."""
+        """Return whether a path, as a list of names below the folder of the pattern, matches."""
         if self.is_folder_only and not is_folder:
             return False
         # As with "*" in a name: only the last "**" is ever extended.
@@ -83,15 +83,15 @@ class Pattern:
 
 
 def _compile_name(name: str) -> re.Pattern[str]:
-    """Translate one name of a pattern: ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``."""
+    """Compile one name of a pattern, with ``*``, ``?``, ``[a-z]``, ``[!a-z]`` and ``\\``."""
     glob, index = "", 0
     while index < len(name):
         brackets = _BRACKETS.match(name, index) if name[index] == "[" else None
         if name[index] == "\\":
             if index + 1 == len(name):
                 raise PatternError(f"{name!r}: ends with a backslash")
-            escaped = name[index + 1]
-            glob += f"[{escaped}]" if escaped in "*?[" else escaped
+            character = name[index + 1]
+            glob += f"[{character}]" if character in "*?[" else character
             index += 2
         elif brackets is not None:
             glob += _checked_brackets(brackets.group())
@@ -105,7 +105,7 @@ def _compile_name(name: str) -> re.Pattern[str]:
 
 
 def _checked_brackets(text: str) -> str:
-    """Refuse an empty range; fnmatch knows ``[!a]`` but not ``[^a]``."""
+    """Refuse an empty range, and write ``[^a]`` as ``[!a]``, the form that fnmatch knows."""
     for first, last in re.findall(r"(?s)(.)-(.)", text[1:-1].lstrip("!^")):
         if first > last:
             raise PatternError(f"{text!r}: the range {first}-{last} is empty")
@@ -130,7 +130,7 @@ class PatternList:
                 self.patterns.append(pattern)
 
     def decide(self, names: Sequence[str], *, is_folder: bool) -> bool | None:
-        """True: skip; False: a ``!`` pattern keeps it; None: no pattern matches."""
+        """Return True to skip a path, False if ``!`` keeps it, and None if no pattern matches."""
         for pattern in reversed(self.patterns):
             if pattern.matches(names, is_folder=is_folder):
                 return not pattern.is_negated
@@ -138,7 +138,7 @@ class PatternList:
 
 
 class Exclusions:
-    """Skipped files below one folder. Patterns of the command line take precedence."""
+    """Rules for the files to skip below one folder; those of the command line take precedence."""
 
     def __init__(self, root: str | Path, patterns: Sequence[str] = ()) -> None:
         self.root = os.path.abspath(root)
@@ -177,7 +177,7 @@ class Exclusions:
         return any(self.skips(folder, is_folder=True) for folder in folders) or self.skips(path)
 
     def _read(self, folder: str) -> PatternList | None:
-        """Patterns of the ignore file in a folder; None if there is none."""
+        """Return the patterns of the ignore file in a folder; None if there is no such file."""
         if folder not in self._lists:
             self._lists[folder] = None
             file = Path(folder, IGNORE_FILE)

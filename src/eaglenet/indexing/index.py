@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
+from eaglenet.core import hardware
 from eaglenet.core.chat import ChatServer
-from eaglenet.core.errors import UsageError, require_torch
+from eaglenet.core.errors import UsageError
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import (
@@ -25,8 +25,9 @@ from eaglenet.core.progress import (
 )
 from eaglenet.core.settings import from_plain
 from eaglenet.core.text import list_unknown
-from eaglenet.indexing.decoding import check_splitting, with_shared_frames
+from eaglenet.indexing.decoding import check_splitting
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
+from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.executor import (
     Executor,
     ExecutorFactory,
@@ -40,7 +41,8 @@ from eaglenet.indexing.fetching import find_listed_files, find_objects, parents_
 from eaglenet.indexing.files import CandidateFile, find_videos, real_folders
 from eaglenet.indexing.ignore import Exclusions
 from eaglenet.indexing.ledger import Ledger
-from eaglenet.indexing.options import OFF, IndexOptions
+from eaglenet.indexing.model import ModelSource, read_hubness_texts
+from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.recognition import (
     OnScreenTextRecognizer,
     RecognitionRun,
@@ -50,16 +52,13 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
-from eaglenet.models.light_model import LightModel
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
-from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
-    from eaglenet.store.hubness import HubnessBank
 
 __all__ = ["IndexOptions", "index", "index_videos"]
 
@@ -261,10 +260,10 @@ class ExecutorSource:
 
     @property
     def exact_seconds(self) -> float:
-        """Seconds of video after which a first pass takes keyframes; infinity if it never does.
+        """Seconds of video after which a first pass uses keyframes; infinity if it never does.
 
-        A GPU and a cluster encode faster than files are found, and ``fast`` stores have keyframes
-        only.
+        It never does in ``fast`` stores, which have keyframes only, nor, without ``quick``, on a
+        GPU or a cluster, which encode faster than files are found.
         """
         if self.manifest.frame_spec.fast:
             return math.inf
@@ -272,10 +271,8 @@ class ExecutorSource:
         return EXACT_SECONDS if is_slow or self.options.quick else math.inf
 
     def executor(self, files: Sequence[CandidateFile]) -> Executor:
-        """The executor for these files; the one of the first pass if there is one."""
+        """Return the executor; the first call makes it for these files."""
         if self._executor is None:
-            from eaglenet.indexing.encoding import prepare_for_precision
-
             options = self.options
             with activity("preparing the model"):
                 encoder, self.precision = prepare_for_precision(
@@ -298,130 +295,6 @@ class ExecutorSource:
         return self._executor
 
 
-class ModelSource:
-    """The model of one or several runs, loaded when it is first needed."""
-
-    def __init__(
-        self,
-        store: str | Path,
-        model: str | None,
-        options: IndexOptions,
-        method: Method | None = None,
-    ) -> None:
-        self.store = store
-        self.options = options
-        self._model = model
-        self._method = method
-
-    @cached_property
-    def name(self) -> str:
-        from eaglenet.search.model import model_for_store
-
-        return self._model if self._model is not None else model_for_store(self.store)
-
-    @cached_property
-    def method(self) -> Method | LightModel:
-        """The model: without torch if that is possible and as fast."""
-        with activity(f"loading the model {self.name}"):
-            return self._load()
-
-    def _load(self) -> Method | LightModel:
-        from eaglenet.core.hardware import choose_precision
-        from eaglenet.search.model import refuse_other_model, require_model_name
-
-        method = self._method
-        if method is None:
-            if self._model is not None:
-                require_model_name(self._model)
-            refuse_other_model(self.store, self.name)
-            if uses_light_model(self.name, self.options):
-                from eaglenet.search.model import load_light
-
-                return load_light(self.name)
-        require_torch(f"indexing with the model {self.name!r} and these options")
-        from eaglenet.search.torch_model import load_model, move_to_device
-
-        if method is None:
-            method = load_model(self.name)
-        method.eval()
-        if self.options.device != "auto" or self._method is None:
-            move_to_device(method, self.options.device)
-        choose_precision(method.device, self.options.precision)
-        return method
-
-    def manifest(self, roots: Sequence[str]) -> Manifest:
-        """Manifest to open the store with.
-
-        A store that was made with the same settings is opened with its own manifest. The model is
-        compared only when there is something to encode.
-        """
-        manifest = self._stored_manifest()
-        if manifest is not None:
-            return dataclasses.replace(manifest, roots=tuple(roots))
-        return self._make_manifest(roots)
-
-    def hubness_bank(self) -> HubnessBank | None:
-        """Bank of a new store, or the requested one."""
-        choice = self.options.hubness
-        if choice == OFF or (choice is None and kind_of(self.store).exists(str(self.store))):
-            return None
-        from eaglenet.indexing.hubness import choose_hubness_bank
-
-        return choose_hubness_bank(choice, self.method, self.name)
-
-    def require_same(self, manifest: Manifest, roots: Sequence[str]) -> None:
-        """Raise an error if the model is not the one that the store was made with."""
-        manifest.require_same(self._make_manifest(roots), str(self.store))
-
-    def _make_manifest(self, roots: Sequence[str]) -> Manifest:
-        method = self.method
-        spec = dataclasses.replace(method.frame_spec, fast=self.options.fast)
-        splitting = with_shared_frames(self.options.splitting, spec)
-        if isinstance(method, LightModel):
-            from eaglenet.search.model import make_light_manifest
-
-            return make_light_manifest(method, self.name, spec, splitting, roots)
-        from eaglenet.search.torch_model import make_manifest
-
-        return make_manifest(
-            method, self.name, spec, splitting, roots, prepare=self.options.prepare
-        )
-
-    def _stored_manifest(self) -> Manifest | None:
-        """Manifest of a store with the settings of this run; None if the model must be loaded."""
-        kind = kind_of(self.store)
-        if self._method is not None or not kind.exists(str(self.store)):
-            return None
-        manifest = kind.open(str(self.store)).manifest
-        splitting = dataclasses.replace(
-            self.options.splitting, frame_step=manifest.splitting.frame_step
-        )
-        is_same = (
-            self._model in (None, manifest.model)
-            and splitting == manifest.splitting
-            and self.options.fast == manifest.frame_spec.fast
-        )
-        return manifest if is_same else None
-
-
-def uses_light_model(name: str, options: IndexOptions) -> bool:
-    """Return whether a run encodes without torch: with a compact model, on this machine's CPU.
-
-    If torch is installed, it encodes on a GPU, on a CPU with bf16, and for other executors.
-    """
-    from eaglenet.core.hardware import has_fast_bf16, has_gpu, is_torch_installed
-
-    if not LightModel.supports(name) or options.prepare or options.executor != "local":
-        return False
-    if options.device not in ("auto", "cpu") or options.precision not in ("auto", "fp32", "int8"):
-        return False
-    if not is_torch_installed():
-        return True
-    is_gpu = options.device == "auto" and has_gpu()
-    is_bf16 = options.precision == "auto" and has_fast_bf16("cpu")
-    return not is_gpu and not is_bf16
-
-
 def check_request(
     paths: Sequence[str | Path], store: str | Path, options: IndexOptions
 ) -> ExecutorFactory:
@@ -436,14 +309,10 @@ def check_request(
     Exclusions(".", options.exclude)
     check_decode(options.decode)
     if options.device != "auto" or options.precision != "auto":
-        from eaglenet.core.hardware import choose_precision, has_gpu, require_device
-
-        is_cpu = options.device == "cpu" or (options.device == "auto" and not has_gpu())
-        device = "cpu" if is_cpu else require_device(options.device)
-        choose_precision(device, options.precision)
+        is_cpu = options.device == "cpu" or (options.device == "auto" and not hardware.has_gpu())
+        device = "cpu" if is_cpu else hardware.require_device(options.device)
+        hardware.choose_precision(device, options.precision)
     if options.hubness is not None:
-        from eaglenet.indexing.hubness import read_hubness_texts
-
         read_hubness_texts(options.hubness)
     if options.read_text:
         OcrModel.require()
@@ -464,12 +333,11 @@ def _find_files(
     on_other: Callable[[str], None],
     on_hidden: Callable[[str], None],
 ) -> list[CandidateFile]:
-    """Candidate files, each path once; see :func:`find_videos` for the callbacks."""
+    """Return the candidate files, each path once; see :func:`find_videos` for the callbacks."""
     roots = [absolute_location(path) for path in paths]
     files = list(
         find_videos(
             [Path(root) for root in roots if not is_object_url(root)],
-            looks_like_video,
             skip_folder=Path(store).expanduser(),
             exclude=options.exclude,
             follow_links=options.follow_links,

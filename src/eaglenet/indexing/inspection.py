@@ -22,6 +22,7 @@ from eaglenet.indexing.files import (
 )
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
+from eaglenet.video.decoding import is_video, probe
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
@@ -31,11 +32,12 @@ from eaglenet.video.worker import valid_reason
 LOOK_AHEAD = 6
 Result = TypeVar("Result")
 MAX_DURATION = 1e8
-"""Maximum seconds of a video, three years: work in proportion to it must come to an end."""
+"""Maximum seconds of a video: three years. Some work grows with the duration that a file states."""
 MAX_TIME = 2.0**53
-"""Times have fractions below it; recorders that count from 1970 come nowhere near."""
+"""Maximum time of a frame in seconds, beyond which floats skip whole seconds. Even recorders that
+count from 1970 stay far below."""
 MAX_CLIPS = 2**20
-"""Maximum clips of a file; 10 s each, they are 120 days."""
+"""Maximum clips of a file: 120 days of 10 s each."""
 TOO_LONG = "it is longer than three years, or has more than a million clips"
 HASH_BYTES_PER_SECOND = 2 * 2**20
 """Minimum disk speed in bytes per second that the time budget assumes."""
@@ -72,7 +74,7 @@ class EmbeddedSubtitles:
 
 
 def embedded_subtitles(path: str) -> EmbeddedSubtitles:
-    """Read the subtitles inside a file; unreadable ones do not keep a video out of the store."""
+    """Read the subtitles inside a file; a video with unreadable ones is still stored."""
     try:
         return EmbeddedSubtitles(tuple(read_embedded_subtitles(path)))
     except VideoDecodeError:
@@ -82,7 +84,7 @@ def embedded_subtitles(path: str) -> EmbeddedSubtitles:
 
 
 def recording_of(path: str) -> Recording:
-    """Read when and where a file was recorded; unreadable tags do not keep it out of the store."""
+    """Read when and where a file was recorded; a file with unreadable tags is still stored."""
     try:
         return read_recording(path)
     except VideoDecodeError:
@@ -99,8 +101,8 @@ def read_stored_files(
 ) -> Iterator[Success[str, Result] | Failure[str]]:
     """Run ``work`` on the paths of files that were indexed before, in one process with ``limits``.
 
-    ``share`` opens a file. ``duration_of`` returns the seconds of a file, on which its time budget
-    depends.
+    ``share`` opens a file. ``duration_of`` returns the duration of a file in seconds, on which its
+    time budget depends.
     """
     budget: Budget[str] = Budget(
         limits.memory, str, lambda path: limits.time_for(duration_of(path), path)
@@ -110,10 +112,10 @@ def read_stored_files(
     return map_ahead(work, paths, workers=num_workers, budget=budget, access=access)
 
 
-def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) -> Inspection:
-    """Hash, probe and split one file; a content in ``known`` is only hashed."""
-    from eaglenet.video.decoding import is_video, probe
-
+def inspect(
+    file: CandidateFile, splitting: Splitting, known_contents: frozenset[str]
+) -> Inspection:
+    """Hash, probe and split one file; a content in ``known_contents`` is only hashed."""
     if file.problem:
         return Inspection(file, problem=file.problem)
     content = ""
@@ -125,7 +127,7 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
         content = content_hash(local)
         if current_version(file.path) != version or version[1:3] != (file.size, file.modified_ns):
             return Inspection(file, problem=CHANGED, is_temporary=True)
-        if content in known:
+        if content in known_contents:
             return Inspection(file, content, recording=recording_of(local))
         info = probe(local)
         if not (0 < info.duration < float("inf") or info.is_image):
@@ -154,7 +156,7 @@ def inspect(file: CandidateFile, splitting: Splitting, known: frozenset[str]) ->
 def inspect_ahead(
     files: Iterable[CandidateFile],
     splitting: Splitting,
-    known: frozenset[str],
+    known_contents: frozenset[str],
     workers: int = 0,
     limits: Limits | None = None,
 ) -> Iterator[Inspection]:
@@ -162,7 +164,7 @@ def inspect_ahead(
 
     One process is enough: hashing and probing wait for the disk.
     """
-    work = partial(inspect, splitting=splitting, known=known)
+    work = partial(inspect, splitting=splitting, known_contents=known_contents)
     budget = inspection_budget(limits or Limits())
     outcomes = map_ahead(
         work,
@@ -170,13 +172,13 @@ def inspect_ahead(
         workers=min(workers, 1),
         prefetch=LOOK_AHEAD,
         budget=budget,
-        access=inspection_access(splitting, known),
+        access=inspection_access(splitting, known_contents),
     )
     yield from map(inspection_of, outcomes)
 
 
 def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
-    """Memory and time for one file."""
+    """Return the memory and time for one file."""
     return Budget(
         limits.memory,
         lambda file: file.path,
@@ -185,23 +187,23 @@ def inspection_budget(limits: Limits) -> Budget[CandidateFile]:
 
 
 def inspection_access(
-    splitting: Splitting, known: frozenset[str]
+    splitting: Splitting, known_contents: frozenset[str]
 ) -> Access[CandidateFile, Inspection]:
-    """File that an inspector may read, and the check of its result."""
+    """Return the file that an inspector may read, and the check of its result."""
     # Finding shots decodes the whole video, in threads.
     return Access(
         share=lambda file: share(file.path, file.folders),
-        check=partial(check_inspection, known=known),
+        check=partial(check_inspection, known_contents=known_contents),
         threads=splitting.shots,
     )
 
 
 def check_inspection(
-    file: CandidateFile, inspection: Inspection, known: frozenset[str] = frozenset()
+    file: CandidateFile, inspection: Inspection, known_contents: frozenset[str] = frozenset()
 ) -> None:
     """Raise ``ValueError`` for an inspection of another file, or with impossible values.
 
-    A content in ``known`` is only hashed.
+    A content in ``known_contents`` is only hashed.
     """
     if inspection.file != file:
         raise ValueError("an inspection of another file")
@@ -212,9 +214,9 @@ def check_inspection(
     if file.is_sure and not inspection.is_video:
         raise ValueError("a video by its name, which the report would leave out")
     # The transcript of a known content is that of another file.
-    if inspection.content in known and (inspection.windows or inspection.subtitles):
+    if inspection.content in known_contents and (inspection.windows or inspection.subtitles):
         raise ValueError("clips or subtitles of a content that is stored")
-    if not (has_failed or inspection.content in known or inspection.windows):
+    if not (has_failed or inspection.content in known_contents or inspection.windows):
         raise ValueError("no clips")
     if len(inspection.windows) > MAX_CLIPS or inspection.duration > MAX_DURATION:
         raise ValueError("too many clips, or too long")
@@ -230,7 +232,7 @@ def check_inspection(
 def inspection_of(
     outcome: Success[CandidateFile, Inspection] | Failure[CandidateFile],
 ) -> Inspection:
-    """Result of a worker; a failed inspection becomes a problem of the file."""
+    """Return the result of a worker; a failed inspection becomes a problem of the file."""
     if isinstance(outcome, Failure):
         return Inspection(outcome.request, problem=outcome.reason)
     return replace(outcome.result, problem=valid_reason(outcome.result.problem))

@@ -31,7 +31,7 @@ FROM_KEYFRAMES = "from keyframes only"
 
 @dataclass(frozen=True)
 class FileResult:
-    """Outcome of a file in this run."""
+    """A file and its outcome in this run."""
 
     file: IndexedFile
     outcome: Outcome
@@ -104,7 +104,10 @@ class _PendingFile:
 
 
 class Ledger:
-    """Files of one store during one run. ``tags`` are those of the tags table, by name."""
+    """State of the files of one store during one run.
+
+    ``tags``: tags of the tags table, by path or bare name.
+    """
 
     def __init__(self, writer: Writer, tags: Mapping[str, tuple[str, ...]]) -> None:
         self.tags = tags
@@ -151,7 +154,7 @@ class Ledger:
         return FileResult(dataclasses.replace(stored_file, tags=tags), "unchanged")
 
     def without_recording(self, paths: Iterable[str]) -> list[str]:
-        """Return the files that were stored before recording dates were read."""
+        """Return the files that were stored before recording times were read."""
         stored_files = (self.files.get(path) for path in paths)
         return [
             file.path
@@ -272,7 +275,7 @@ class Ledger:
         return batch if len(indices) == len(batch) else batch[indices]
 
     def record_clips(self, batch: ClipBatch) -> list[FileResult]:
-        """Record clips of :meth:`select_pending`; returns the files that they complete."""
+        """Record clips of :meth:`select_pending`; return the files that they complete."""
         return [result for key in batch.keys for result in self._record(key)]
 
     def record_failure(self, failure: ClipFailure) -> list[FileResult]:
@@ -319,7 +322,7 @@ class Ledger:
         first = CandidateFile(indexed_file.path, indexed_file.size, indexed_file.modified_ns)
         files = (first, *pending_file.copies)
         if pending_file.temporary_failure:
-            # Reported but not stored: otherwise the next run would not try the file again.
+            # Reported but not stored, so that the next run tries the file again.
             results = [
                 _failed_result(file, content, pending_file.temporary_failure) for file in files
             ]
@@ -350,7 +353,7 @@ class Ledger:
 
 
 def recording_values(recording: Recording | None) -> dict[str, Any]:
-    """Fields of :class:`IndexedFile` for a recording; none if it was not read."""
+    """Return the fields of :class:`IndexedFile` for a recording; none if it was not read."""
     if recording is None:
         return {}
     place = recording.place
@@ -363,6 +366,9 @@ def recording_values(recording: Recording | None) -> dict[str, Any]:
 
 
 def _failed_result(file: CandidateFile, content: str, reason: str) -> FileResult:
-    """Result of a file without clips; a file without a known time is tried again next time."""
+    """Return the result of a file without clips.
+
+    A file without a modification time is not stored, so that the next run tries it again.
+    """
     indexed_file = IndexedFile(file.path, file.size, file.modified_ns, content, "failed", reason)
     return FileResult(indexed_file, "failed", is_new=bool(file.modified_ns) and is_utf8(file.path))

@@ -22,21 +22,27 @@ from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
 from eaglenet.indexing.files import tags_of
 from eaglenet.indexing.options import IndexOptions
-from eaglenet.indexing.transcripts import store_lines
+from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.disk import writer_lock
 from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.kinds import kind_of, open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
-from eaglenet.store.store import LocalStore, command_to_index_again, is_old_format, path_of
+from eaglenet.store.store import (
+    LocalStore,
+    command_to_index_again,
+    is_old_format,
+    kind_of,
+    open_store,
+    path_of,
+)
 from eaglenet.store.writer import LocalWriter
 from eaglenet.transcripts.lines import TranscriptLine
 
 
 def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
-    """Remove files, or all files in folders, from a store; returns the removed paths.
+    """Remove files, or all files in folders, from a store; return the removed paths.
 
-    The files themselves stay. Clips stay if another path has the same content.
+    The files themselves are not deleted. Clips stay if another path has the same content.
     """
     locations = [absolute_location(path) for path in paths]
     with kind_of(location).write(str(location)) as writer:
@@ -56,7 +62,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
 
 
 def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, ...], IndexOptions]:
-    """Roots of ``store``, and ``options`` with its clips, frames, transcripts and hubness bank."""
+    """Return the roots of ``store``, and ``options`` with its splitting, transcripts and bank."""
     old_store = open_store(store)
     manifest = old_store.manifest
     if not manifest.roots:
@@ -79,7 +85,7 @@ def options_like(store: str | Path, options: IndexOptions) -> tuple[tuple[str, .
 def tags_like(
     store: str | Path, new_tags: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
-    """Tags of the files of ``store``, except files in ``new_tags``, by path or bare name."""
+    """Return the tags of the files of ``store`` by path, without files that ``new_tags`` lists."""
     files = open_store(store).snapshot().files()
     return {
         path: tuple(tags)
@@ -136,15 +142,15 @@ def swap_stores(new: str | Path, old: str | Path) -> None:
 
 COLUMNS = ("frames", "mask", "seconds")
 """Fields with a column of their own; all others are in ``extra``, one after the other."""
-MAX_BANK = 2**30
+MAX_BANK_BYTES = 2**30
 
 
 @dataclass(frozen=True)
 class Upgrade:
     """Result of an upgrade.
 
-    old_folder: folder of the old store; None if nothing had to be converted. incomplete_files:
-    files of which the old store had lost clips; they must be indexed again.
+    old_folder: folder of the old store; None if nothing had to be converted.
+    incomplete_files: files of which the old store lacked clips; they must be indexed again.
     """
 
     clips: int
@@ -179,7 +185,7 @@ def upgrade_store(location: str | Path) -> Upgrade:
 
 
 def _convert(folder: Path, new: Path) -> list[str]:
-    """Write the new store; returns the files that lack clips, which it does not have."""
+    """Write the new store; return the files that lack clips, which are left out."""
     values = _read_manifest_values(folder / "manifest.json")
     manifest = Manifest.from_json(json.dumps(values))
     bank = _read_bank(folder, values.get("hubness"), manifest.dim)
@@ -206,7 +212,9 @@ def _copy_transcripts(folder: Path, writer: LocalWriter) -> None:
         lines.setdefault(row["source"], []).append(line)
     for row in _table_rows(folder, "sources"):
         own_lines = sorted(lines.get(row.pop("key"), ()), key=lambda line: line.start)
-        writer.commit(Changes(transcripts=[SourceLines(Source(**row), store_lines(own_lines))]))
+        writer.commit(
+            Changes(transcripts=[SourceLines(Source(**row), make_store_lines(own_lines))])
+        )
 
 
 def _read_clips(columns: dict[str, Any], manifest: Manifest) -> ClipBatch:
@@ -223,7 +231,7 @@ def _read_clips(columns: dict[str, Any], manifest: Manifest) -> ClipBatch:
 
 
 def _checks(batch: ClipBatch) -> list[int]:
-    """Checksums as the old format has them."""
+    """Return checksums of clips as the old format computes them."""
     checks = []
     for index, (content, number) in enumerate(batch.keys):
         span = (float(batch.starts[index]), float(batch.ends[index]))
@@ -260,7 +268,7 @@ def _read_bank(folder: Path, values: dict[str, Any] | None, dim: int) -> Hubness
     if values is None:
         return None
     path = folder / Path(values["file"]).name
-    content = untrusted.read_bytes(path, MAX_BANK)
+    content = untrusted.read_bytes(path, MAX_BANK_BYTES)
     if path.name != f"bank-{hashlib.blake2b(content, digest_size=16).hexdigest()}.npz":
         raise ValueError(f"{path.name} is damaged")
     with np.load(io.BytesIO(content)) as parts:

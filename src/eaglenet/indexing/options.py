@@ -1,6 +1,6 @@
 """Options of an index run, for Python and for the command line.
 
-Quick to import: the command line makes its options from these classes
+Imports quickly, because the command line makes its options from these classes
 (:mod:`eaglenet.cli.options`).
 """
 
@@ -44,9 +44,9 @@ class ClusterOptions:
 class IndexOptions:
     """Options of an index run.
 
-    prepare: for a new store, also store what the exact scorer computes per clip. Takes six times
-        the disk space for an EagleNet; re-ranking takes half the time on a CPU.
-    workers: None chooses by the amount of work.
+    prepare: also store what the exact scorer computes per clip; for new stores only. The store of
+        an EagleNet becomes six times larger, and re-ranking on a CPU takes half the time.
+    workers: None: depends on the amount of work.
     device: ``auto`` uses a GPU if there is one; a model passed as an object stays where it is.
     executor: name in ``eaglenet.indexing.executor.EXECUTORS``.
     transcripts_from: another store, from which speech, on-screen text and descriptions of the same

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from eaglenet.core.errors import EagleNetError, VideoDecodeError
+from eaglenet.core.errors import EagleNetError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.indexing.inspection import MAX_DURATION
 from eaglenet.indexing.transcripts import TranscriptRun
@@ -19,6 +19,7 @@ from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, OcrModel, TextTracker, distinct_frames
 from eaglenet.transcripts.speech import RATE, SpeechModel
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
+from eaglenet.video.containers import is_image
 from eaglenet.video.frame_images import check_frame_pixels
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
@@ -76,7 +77,7 @@ class Recognizer(Protocol):
 
     @property
     def name(self) -> str:
-        """Name and version of the model; another one reads everything again."""
+        """Name and version of the model; if it changes, all files are read again."""
         ...
 
     @property
@@ -97,7 +98,7 @@ class Recognizer(Protocol):
         """Prepare for the next file."""
         ...
 
-    def read(self, request: ChunkRequest, decoded: Any) -> ChunkLines: ...
+    def read(self, request: ChunkRequest, chunk: Any) -> ChunkLines: ...
 
 
 class OnScreenTextRecognizer:
@@ -125,7 +126,7 @@ class OnScreenTextRecognizer:
         self._until: float | None = None
         self._seconds_left = 0.0
 
-    def read(self, request: ChunkRequest, decoded: Sequence[DistinctFrame]) -> ChunkLines:
+    def read(self, request: ChunkRequest, chunk: Sequence[DistinctFrame]) -> ChunkLines:
         assert self._model is not None
         if self._until is None:
             self._until = request.start
@@ -133,12 +134,12 @@ class OnScreenTextRecognizer:
         began_at = time.monotonic()
         lines: list[TranscriptLine] = []
         try:
-            texts = self._model.read(decoded, began_at + self._seconds_left)
+            texts = self._model.read(chunk, began_at + self._seconds_left)
         except TimeoutError:
             self._seconds_left = 0.0
             problem = f"{TITLES[self.kind]}: out of time; index again to continue"
             return ChunkLines(self._tracker.finish(), self._until, problem)
-        for frame, texts_of_frame in zip(decoded, texts, strict=True):
+        for frame, texts_of_frame in zip(chunk, texts, strict=True):
             lines += self._tracker.feed(frame, texts_of_frame)
         self._seconds_left -= time.monotonic() - began_at
         if request.is_last:
@@ -169,11 +170,11 @@ class SpeechRecognizer:
     def begin(self) -> None:
         """Do nothing: chunks are independent."""
 
-    def read(self, request: ChunkRequest, decoded: AudioChunk | None) -> ChunkLines:
+    def read(self, request: ChunkRequest, chunk: AudioChunk | None) -> ChunkLines:
         assert self._model is not None
-        if decoded is None:
+        if chunk is None:
             return ChunkLines([], INFINITY)
-        return ChunkLines(self._model.transcribe(decoded.samples, decoded.start), decoded.end)
+        return ChunkLines(self._model.transcribe(chunk.samples, chunk.start), chunk.end)
 
 
 @dataclass(frozen=True)
@@ -210,10 +211,9 @@ def decode_audio_chunk(request: ChunkRequest) -> AudioChunk | None:
     """
     first = max(request.start - CUT_SECONDS, 0.0)
     last = request.end + (1.0 if request.is_last else CUT_SECONDS)
-    try:
-        channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
-    except VideoDecodeError:
-        return None  # An image.
+    if is_image(request.path):
+        return None
+    channels = decode_audio(request.path, first, last, AudioFormat(RATE, "mono"))
     if channels is None:
         return None
     samples = channels[0]
@@ -243,7 +243,7 @@ def check_audio_chunk(request: ChunkRequest, chunk: AudioChunk | None) -> None:
 
 
 def quietest(samples: Samples, seconds: float) -> int:
-    """Middle of the quietest tenth of a second within the first ``seconds``."""
+    """Return the middle of the quietest tenth of a second within the first ``seconds``."""
     step = RATE // 10
     count = min(round(seconds * RATE), len(samples)) // step
     if not count:
@@ -301,7 +301,7 @@ class RecognitionRun:
             if request.content in failed_contents:
                 continue
             if source is None or source.content != request.content:
-                # Later lines are of a run that was killed, or of another model.
+                # Later lines are from an interrupted run, or from another model.
                 keep_until = pending_files[request.content][1]
                 source = self._begin(request.content, keep_until)
             if isinstance(outcome, Failure):
@@ -313,7 +313,7 @@ class RecognitionRun:
             except EagleNetError:
                 raise
             except Exception as error:
-                # The models are not ours: one file must not end the run over all others.
+                # A model of another package may raise anything, and must not end the run.
                 failed_contents.add(request.content)
                 reason = f"{type(error).__name__}: {error}".removesuffix(": ")
                 self._fail(source, request.path, reason[:MAX_REASON], keep_until)
@@ -326,7 +326,7 @@ class RecognitionRun:
         report_progress(self.progress, title, total, total)
 
     def _pending_files(self, files: Iterable[IndexedFile]) -> dict[str, tuple[IndexedFile, float]]:
-        """Files to read by content, and the second to start at."""
+        """Return the files to read, by content, and the second to start at."""
         pending_files: dict[str, tuple[IndexedFile, float]] = {}
         for file in files:
             source = self.transcripts.sources.get((file.content, self.recognizer.kind, ""))

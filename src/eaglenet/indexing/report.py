@@ -17,42 +17,42 @@ MAX_KNOWN = 3
 MAX_SHOWN = 20
 """Files with problems that the text of a report in Python names."""
 MAX_LISTED = 1000
-"""Files with problems that a notebook lists, which it stores."""
+"""Files with problems that a notebook lists; the list is saved with the notebook."""
 
 
 @dataclass(frozen=True)
 class IndexProgress:
-    """Counts so far; ``done`` files are committed."""
+    """Counts so far. Files that are done are committed."""
 
     path: str
     """File that was just finished; empty if only clips of a longer one were stored."""
     total: int
-    done: int
-    skipped: int
+    num_done: int
+    num_skipped: int
     hours: float
     """Hours of video encoded, including the encoded part of unfinished files."""
     bytes_total: int
     bytes_done: int
     """An unfinished file counts in proportion to its encoded clips."""
-    elapsed: float
-    """Seconds."""
+    seconds: float
+    """Seconds since this pass started."""
     clips: int
     """Clips stored in this pass, including those of unfinished files."""
     is_completing: bool = False
     """True in the second pass, which replaces clips from keyframes with exact ones."""
     seconds_left: float | None = None
-    """Estimate for this pass; None before there is a steady rate to make it from."""
+    """Estimated seconds left in this pass; None until the rate is steady."""
 
     @property
     def speed(self) -> float:
         """Seconds of video per second."""
-        return self.hours * 3600 / self.elapsed if self.elapsed > 0 else 0.0
+        return self.hours * 3600 / self.seconds if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
         """Format files, clips, hours, speed, remaining time and skipped files as one line."""
         pass_name = "second pass, exact frames: " if self.is_completing else ""
         counts = [
-            f"{pass_name}{self.done + self.skipped}/{self.total} files",
+            f"{pass_name}{self.num_done + self.num_skipped}/{self.total} files",
             pluralize(self.clips, "clip"),
         ]
         if self.hours:
@@ -61,8 +61,8 @@ class IndexProgress:
             # A second pass may follow the first.
             duration = format_duration(self.seconds_left)
             counts.append(f"{duration} left" if self.is_completing else f"searchable in {duration}")
-        if self.skipped:
-            counts.append(f"{self.skipped} skipped")
+        if self.num_skipped:
+            counts.append(f"{self.num_skipped} skipped")
         return ", ".join(counts)
 
 
@@ -70,7 +70,7 @@ OnProgress = Callable[[IndexProgress], None]
 
 
 def show_on(display: Progress | None) -> OnProgress | None:
-    """Return a callback that shows the progress of an index run, as bytes done of all bytes."""
+    """Return a callback that shows the progress of an index run in bytes."""
     if display is None:
         return None
 
@@ -133,8 +133,8 @@ class IndexReport:
     device: str = "cpu"
     """Device used for encoding."""
     precision: str = "fp32"
-    """Precision used for encoding. ``auto`` takes fp32 for less than 2 MiB, which is done before
-    int8 is prepared; the log says why."""
+    """Precision used for encoding; fp32 if nothing was encoded. The log says why ``auto`` chose
+    fp32 rather than int8."""
     new_files: tuple[str, ...] = ()
     """Paths of the files encoded in this run."""
     completed: int = 0
@@ -145,7 +145,7 @@ class IndexReport:
     """Seconds from the start until all new files were searchable."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class IndexReport:
         return f"<IndexReport: {'; '.join([self._counts(), *problems])}>"
 
     def __str__(self) -> str:
-        """Summary and problems, as `eaglenet index` prints them."""
+        """Return the summary and the problems, as `eaglenet index` prints them."""
         lines = [*self.summary_lines(), *self.remark_lines()]
         for title, files in self.problem_groups():
             lines += problem_lines(title, files[:MAX_SHOWN])
@@ -176,7 +176,7 @@ class IndexReport:
         return f"<div>{'<br>'.join(lines)}</div>{tables}"
 
     def problem_groups(self) -> tuple[tuple[str, Sequence[FileProblem]], ...]:
-        """Problems by kind, each with its title."""
+        """Return the problems by kind, each kind with its title."""
         return (
             ("not indexed", [file for file in self.problems if not file.is_indexed]),
             ("with a missing transcript", [file for file in self.problems if file.is_indexed]),
@@ -194,7 +194,7 @@ class IndexReport:
         )
 
     def summary_lines(self, store: str = "the store") -> Iterator[str]:
-        """Counts of the run and of the store."""
+        """Yield the counts of the run and of the store."""
         yield self._counts()
         if self.completed:
             yield f"{pluralize(self.completed, 'file')} of earlier runs completed"
@@ -217,7 +217,7 @@ class IndexReport:
             )
 
     def remark_lines(self) -> Iterator[str]:
-        """Remarks on files that were left out without a problem."""
+        """Yield remarks on files that were left out without a problem."""
         if self.other_files:
             yield _other_files(self.other_files)
         if self.hidden:
@@ -228,7 +228,7 @@ class IndexReport:
 
 
 def _other_files(counts: Mapping[str, int]) -> str:
-    """Count files that are neither videos nor images by extension, in one line."""
+    """Return the numbers of files that are neither videos nor images, by extension."""
     kinds = [f"{number:,} {suffix or 'without extension'}" for suffix, number in counts.items()]
     if len(kinds) > MAX_KINDS:
         kinds[MAX_KINDS:] = [f"{sum(list(counts.values())[MAX_KINDS:]):,} of other kinds"]

@@ -45,16 +45,16 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
-ESTIMATE_SECONDS, ESTIMATE_SHARE = 120.0, 0.05
-"""Seconds or share of the bytes after which the remaining time is estimated: a first small file
-says little about the others."""
+ESTIMATE_SECONDS, ESTIMATE_FRACTION = 120.0, 0.05
+"""Seconds, or fraction of the bytes, after which the remaining time is estimated: a first small
+file says little about the others."""
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
 """Clips and seconds between commits, whichever comes first; a crash loses no more work."""
 PAUSE_FACTOR = 4.0
-"""Commits to object storage take long; the pause between two is at least this many times as long
-as the last one took, so committing takes at most a fifth of the time."""
+"""Minimum pause between commits, in durations of the last one: commits to object storage take long,
+and should take at most a fifth of the time."""
 MAX_CLIPS = 16 * COMMIT_CLIPS
 """Maximum clips held in memory, even during the pause."""
 
@@ -109,7 +109,7 @@ class Commit:
 
 
 class Tally:
-    """Counts the outcomes of files, and the committed ones."""
+    """Counts the outcomes of files, and what has been committed."""
 
     def __init__(self) -> None:
         self._start = self._pass_start = time.monotonic()
@@ -174,9 +174,9 @@ class Tally:
             self._damaged.pop(path, None)
 
     def commit(
-        self, result: CommitResult, unfinished: Sequence[FileProgress] = ()
+        self, result: CommitResult, unfinished_files: Sequence[FileProgress] = ()
     ) -> IndexProgress:
-        """Count what was committed; returns the progress to report."""
+        """Count what was committed; return the progress to report."""
         self._clips += result.clips
         for file in result.files:
             self._uncommitted.pop(file.path, None)
@@ -186,52 +186,55 @@ class Tally:
                 self._num_done += file.status == "done"
                 self._num_skipped += file.status == "failed"
                 self._hours_done += file.duration / 3600 if file.status == "done" else 0.0
-        return self.progress(unfinished, path=result.files[-1].path if result.files else "")
+        return self.progress(unfinished_files, path=result.files[-1].path if result.files else "")
 
-    def progress(self, unfinished: Sequence[FileProgress], path: str = "") -> IndexProgress:
-        """Progress now, including the encoded part of unfinished files."""
-        parts = (*self._uncommitted.values(), *unfinished)
-        elapsed = time.monotonic() - self._pass_start
+    def progress(self, unfinished_files: Sequence[FileProgress], path: str = "") -> IndexProgress:
+        """Return the progress, including the encoded part of unfinished files."""
+        parts = (*self._uncommitted.values(), *unfinished_files)
+        seconds = time.monotonic() - self._pass_start
         bytes_done = self._bytes_done + sum(part.size for part in parts)
         return IndexProgress(
             path=path,
             total=self._total,
-            done=self._num_done,
-            skipped=self._num_skipped,
+            num_done=self._num_done,
+            num_skipped=self._num_skipped,
             hours=self._hours_done + sum(part.seconds for part in parts) / 3600,
             bytes_total=self._bytes_total,
             bytes_done=bytes_done,
-            elapsed=elapsed,
+            seconds=seconds,
             clips=self._clips,
             is_completing=self._is_completing,
-            seconds_left=self._seconds_left(elapsed, bytes_done),
+            seconds_left=self._seconds_left(seconds, bytes_done),
         )
 
-    def _seconds_left(self, elapsed: float, bytes_done: int) -> float | None:
-        """Estimate from the second half of the time so far: the first files are encoded exactly."""
+    def _seconds_left(self, seconds: float, bytes_done: int) -> float | None:
+        """Estimate the remaining time from the second half of the time so far.
+
+        The first files are encoded exactly, which takes longer.
+        """
         history = self._history
-        history.append((elapsed, bytes_done))
-        while len(history) > 1 and history[1][0] <= elapsed / 2:
+        history.append((seconds, bytes_done))
+        while len(history) > 1 and history[1][0] <= seconds / 2:
             history.popleft()
         if bytes_done >= self._bytes_total:
             return 0.0
         start, bytes_before = history[0]
-        is_early = bytes_done < ESTIMATE_SHARE * self._bytes_total and elapsed < ESTIMATE_SECONDS
+        is_early = bytes_done < ESTIMATE_FRACTION * self._bytes_total and seconds < ESTIMATE_SECONDS
         if is_early or bytes_done <= bytes_before:
             return None
-        return (elapsed - start) * (self._bytes_total - bytes_done) / (bytes_done - bytes_before)
+        return (seconds - start) * (self._bytes_total - bytes_done) / (bytes_done - bytes_before)
 
     def report(
         self,
         *,
-        dropped: int,
-        missing: int,
+        num_dropped: int,
+        num_missing: int,
         clips: int,
         unused_tags: tuple[str, ...],
         keyframe_clips: int = 0,
     ) -> IndexReport:
-        """Report of the run; the arguments describe the store after it."""
-        outcomes, elapsed = Counter(self._outcomes.values()), time.monotonic() - self._start
+        """Return the report of the run; the arguments describe the store after it."""
+        outcomes, seconds = Counter(self._outcomes.values()), time.monotonic() - self._start
         return IndexReport(
             indexed=outcomes["encoded"],
             unchanged=outcomes["unchanged"],
@@ -239,13 +242,13 @@ class Tally:
             completed=outcomes["completed"],
             keyframe_clips=keyframe_clips,
             searchable_after=(
-                elapsed if self._searchable_after is None else self._searchable_after
+                seconds if self._searchable_after is None else self._searchable_after
             ),
-            dropped=dropped,
-            missing=missing,
+            dropped=num_dropped,
+            missing=num_missing,
             clips=clips,
             hours=self._seconds / 3600,
-            elapsed=elapsed,
+            elapsed=seconds,
             problems=tuple(self._problems.values()),
             damaged=tuple(self._damaged.values()),
             other_files=count_suffixes(self.other_paths),
@@ -275,7 +278,7 @@ class IndexRun:
         self._inspections: queue.SimpleQueue[Inspection] = queue.SimpleQueue()
 
     def todo(self, files: Iterable[CandidateFile], *, retry: bool = False) -> list[CandidateFile]:
-        """Files that have to be inspected; all others are settled at once."""
+        """Return the files that have to be inspected; settle all others at once."""
         todo = []
         for file in files:
             result = self.ledger.check_unchanged(file, retry=retry)
@@ -290,7 +293,7 @@ class IndexRun:
         return todo
 
     def reopen(self, files: Iterable[CandidateFile]) -> list[CandidateFile]:
-        """Files whose clips from keyframes have to be replaced by exact ones: the second pass."""
+        """Begin the second pass; return the files whose clips from keyframes it replaces."""
         self.ledger.reopen()
         todo = [file for file in files if self.ledger.is_reopened(file)]
         if todo:
@@ -303,7 +306,7 @@ class IndexRun:
         executor: Executor,
         exact_seconds: float = math.inf,
     ) -> None:
-        """Encode the clips of these files, and commit now and then.
+        """Encode the clips of these files, and commit them as they are ready.
 
         Beyond ``exact_seconds`` of video, clips are encoded from keyframes.
         """
@@ -323,8 +326,8 @@ class IndexRun:
             self.write()
 
     def read_recordings(self, files: Iterable[CandidateFile], workers: int, limits: Limits) -> None:
-        """Read the recording times and places of files that an earlier eaglenet indexed."""
-        # Objects would have to be downloaded for it; they stay unknown until they change.
+        """Read the recording times and places of files that an earlier version indexed."""
+        # Reading those of objects would download them; they stay unknown until the object changes.
         local = (file.path for file in files if not is_object_url(file.path))
         paths = self.ledger.without_recording(local)
         roots = self.commit.writer.manifest.roots
@@ -350,7 +353,7 @@ class IndexRun:
         self.transcripts.write()
 
     def stored_files(self, files: Iterable[CandidateFile]) -> list[IndexedFile]:
-        """Return the files that are in the store."""
+        """Return those of the files that are in the store."""
         stored_files = (self.ledger.files.get(file.path) for file in files)
         return [file for file in stored_files if file is not None and file.status == "done"]
 
@@ -372,8 +375,8 @@ class IndexRun:
             logger.info("%s: %s", NO_VIDEO, path)
         clips = self.commit.writer.finish()
         return self.tally.report(
-            dropped=len(missing) if options.drop_missing else 0,
-            missing=0 if options.drop_missing else len(missing),
+            num_dropped=len(missing) if options.drop_missing else 0,
+            num_missing=0 if options.drop_missing else len(missing),
             clips=clips,
             unused_tags=unused_tags([file.path for file in files], self.ledger.tags),
             keyframe_clips=sum(map(len, self.commit.writer.keyframe_clips().values())),
@@ -382,7 +385,7 @@ class IndexRun:
     def _requests(
         self, inspections: Iterable[Inspection], exact_seconds: float
     ) -> Iterator[ClipRequest]:
-        """Clips to decode, file by file while earlier ones are being decoded.
+        """Yield the clips to decode, file by file while earlier ones are being decoded.
 
         May run in another thread: it changes nothing, and puts inspections into a queue, always
         before the requests that depend on them.
@@ -432,7 +435,7 @@ class IndexRun:
     def _find_missing(
         self, roots: Sequence[str | Path], options: IndexOptions, present: Set[str]
     ) -> list[str]:
-        """Files of the store under these roots that are missing, excluded, or links out of them.
+        """Return the files of the store under these roots that are missing, excluded or links out.
 
         Files in ``present`` are not looked up again: on object storage each is a request.
         """
@@ -453,7 +456,7 @@ class IndexRun:
             and path not in present
             and (
                 is_missing(path)
-                or any(excluded.covers(path) for excluded in exclusions)
+                or any(each.covers(path) for each in exclusions)
                 or is_link_out(path)
             )
         ]

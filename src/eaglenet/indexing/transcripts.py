@@ -46,9 +46,9 @@ from eaglenet.video.worker import valid_reason
 READER = "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again."""
 COMMIT_LINES = 5_000
-"""Maximum lines held in memory; after a kill, their sources are read again."""
+"""Maximum lines held in memory; after a crash, their sources are read again."""
 COMMIT_WINDOWS = 500
-"""Windows per commit; after a kill, as many are encoded again."""
+"""Windows per commit; after a crash, as many are encoded again."""
 WINDOWS_TITLE = "encoding transcripts"
 
 
@@ -114,7 +114,7 @@ class TranscriptRun:
         self, source: Source, lines: Sequence[TranscriptLine], keep_until: float
     ) -> None:
         """Commit more lines of a source, and how far it is read."""
-        self._store([SourceLines(source, store_lines(lines), keep_until)])
+        self._store([SourceLines(source, make_store_lines(lines), keep_until)])
 
     def copy_from(self, other: Snapshot, contents: Collection[str]) -> None:
         """Copy speech, on-screen text and descriptions that are missing from another store.
@@ -127,7 +127,7 @@ class TranscriptRun:
         self.write()
 
     def all_problems(self) -> tuple[FileProblem, ...]:
-        """Problems of this run, then those that were known before it."""
+        """Return the problems of this run, then those that were known before it."""
         known_problems = self.known_problems.items()
         return (
             *(FileProblem(path, reason, is_indexed=True) for path, reason in self.problems.items()),
@@ -144,7 +144,7 @@ class TranscriptRun:
         self.num_added += sum(len(each.lines) for each in transcripts)
 
     def _inside(self, files: Iterable[SubtitleFile]) -> list[SubtitleFile]:
-        """Subtitle files without links that lead out of the indexed folders."""
+        """Return the files that are no links out of the indexed folders."""
         files_inside = []
         for file in files:
             if file.is_link and self.folders is not None and leads_out(file.path, self.folders):
@@ -169,7 +169,7 @@ class TranscriptRun:
         source = Source(content, "subtitle", file.path, *version, READER, "done")
         lines: list[TranscriptLine] = []
         try:
-            # It may have become a link since it was listed.
+            # The file may have become a link since it was listed.
             descriptor = share(file.path, self.folders or ()).require_descriptor()
             lines = read_subtitles(Path(file.path), descriptor)
         except OSError as error:
@@ -180,7 +180,7 @@ class TranscriptRun:
             source = replace(source, status="failed", reason=f"subtitles: {error}")
             self.problems[file.path] = source.reason
         lines = [line if line.language else replace(line, language=file.language) for line in lines]
-        self._add(replace(source, language=file.language), store_lines(lines))
+        self._add(replace(source, language=file.language), make_store_lines(lines))
 
     def _read_embedded(self, files: Sequence[IndexedFile], workers: int, limits: Limits) -> None:
         """Read the embedded subtitles of files that were indexed before."""
@@ -209,8 +209,8 @@ class TranscriptRun:
         if subtitles.problem:
             self.problems[path] = problem = valid_reason(subtitles.problem)
             source = replace(source, status="failed", reason=problem)
-        # Cleaned again: a worker that the file has taken over sends lines of any length.
-        self._add(source, store_lines(clean_lines(subtitles.lines)))
+        # Cleaned again: a worker that a hostile file took over may send lines of any length.
+        self._add(source, make_store_lines(clean_lines(subtitles.lines)))
 
     def _add(self, source: Source, lines: Sequence[Line]) -> None:
         self._pending_sources[source.key] = SourceLines(source, lines)
@@ -234,25 +234,21 @@ class TranscriptRun:
         self, beside: Mapping[str, Sequence[SubtitleFile]], folders: Collection[str]
     ) -> None:
         """Remove the lines of subtitle files that were deleted, or renamed for another video."""
-        self._drop(
-            [
-                key
-                for key, source in self.sources.items()
-                if source.path
-                and source.content in beside
-                and source.path not in {file.path for file in beside[source.content]}
-                and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
-            ]
-        )
-
-    def _drop(self, keys: Sequence[SourceKey]) -> None:
+        keys = [
+            key
+            for key, source in self.sources.items()
+            if source.path
+            and source.content in beside
+            and source.path not in {file.path for file in beside[source.content]}
+            and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
+        ]
         self.writer.commit(Changes(removed_sources=keys))
         for key in keys:
             del self.sources[key]
 
 
-def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
-    """Lines with the terms that full-text search finds them by."""
+def make_store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
+    """Return lines in the form of the store, with the terms that full-text search uses."""
     return [
         Line(line.start, line.end, line.language, line.text, analyse(line.text).index_text())
         for line in lines
@@ -262,14 +258,15 @@ def store_lines(lines: Iterable[TranscriptLine]) -> list[Line]:
 def encode_transcripts(
     writer: Writer, progress: Progress | None = None, encoder: MeaningEncoder | None = None
 ) -> int:
-    """Add windows to all complete sources without them; returns their number.
+    """Add windows to all complete sources that have none; return the number of new windows.
 
-    Reads lines from the store alone: a store of an earlier version gets them without decoding.
+    The lines are read from the store, so a store of an earlier version gets windows without
+    decoding its files again.
     """
     if not any(source.lines for source in writer.sources().values()):
         return 0
     encoder = encoder or MeaningEncoder.open()
-    # A description belongs to its clip; joined with others in a window it would lose its span.
+    # A description belongs to its clip; joined with others in a window, it would lose its span.
     keys = [
         key
         for key, source in writer.sources(without_windows_of=encoder.identity).items()
@@ -291,7 +288,7 @@ def encode_transcripts(
 
 
 def encode_source(encoder: MeaningEncoder, key: SourceKey, lines: Sequence[Line]) -> SourceWindows:
-    """Windows of one source that the encoder can read."""
+    """Encode the windows of one source that the encoder can read."""
     windows = [
         window
         for window in make_windows(

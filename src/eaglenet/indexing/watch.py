@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import StoreLockedError, UsageError
 from eaglenet.indexing.files import find_videos
-from eaglenet.indexing.index import ModelSource, index_videos
+from eaglenet.indexing.index import index_videos
+from eaglenet.indexing.model import ModelSource
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.store.disk import is_network_disk
-from eaglenet.video.containers import looks_like_video
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -99,11 +99,10 @@ def watch(
 
 
 def scan(roots: Sequence[Path], store: str | Path, options: IndexOptions) -> State | None:
-    """Files that would be indexed; None if a folder disappeared during the scan."""
+    """Return the files that would be indexed; None if a folder disappeared during the scan."""
     try:
         files = find_videos(
             roots,
-            looks_like_video,
             skip_folder=Path(store).expanduser(),
             exclude=options.exclude,
             follow_links=options.follow_links,
@@ -124,7 +123,7 @@ class MountGuard:
         self._has_warned = False
 
     def is_safe(self) -> bool:
-        """False while a folder is missing, or another file system is mounted there."""
+        """Return whether every folder exists, on the device where it was at the start."""
         for root, device in zip(self.roots, self.devices, strict=True):
             try:
                 is_same = os.stat(root).st_dev == device
@@ -137,7 +136,7 @@ class MountGuard:
         return True
 
     def is_plausible(self, num_files: int) -> bool:
-        """False if there are no files at all after there were some: probably an unmounted disk."""
+        """Return False if all files have disappeared, probably with an unmounted disk."""
         self.max_files = max(self.max_files, num_files)
         if num_files or not self.max_files:
             return True

@@ -19,7 +19,7 @@ UNKNOWN_TIME = 1
 
 @dataclass(frozen=True)
 class TokenSequence:
-    """One sequence per video; ``aggregates`` are the indices of the summaries of experts."""
+    """One sequence of tokens per video; ``aggregates``: index of the summary of each expert."""
 
     tokens: Float[Tensor, "videos length dim"]
     mask: Bool[Tensor, "videos length"]
@@ -55,8 +55,8 @@ class ExpertTokens(nn.Module):
     .. math:: \mathrm{LN}(r_e(x) + P[\mathrm{position}] + T[e]), \qquad
         r_e(x) = \mathrm{unit}(W_e x + b_e)
 
-    A summary is r_e of the maximum over the tokens of an expert. Positions: 0 for CLS and
-    summaries, 1 if the time is unknown, else clamp(floor(seconds + 2)).
+    A summary is r_e of the maximum over the tokens of an expert. Positions are 0 for CLS and
+    summaries, 1 for tokens of unknown time, else floor(seconds + 2), at most the last one.
 
     Args:
         padding: with ``masked``, the summary of a missing expert is its type only; with
@@ -127,7 +127,7 @@ class ExpertTokens(nn.Module):
 
 
 class Vlad(nn.Module):
-    r"""VLAD: soft assignment of tokens to centres, and sums of residuals.
+    r"""VLAD: sums of the residuals of tokens, softly assigned to centres.
 
     .. math:: \alpha_i = \mathrm{softmax}(\mathrm{BN}(C^\top x_i)), \qquad
         V_k = \mathrm{unit}\Big(\sum_i \alpha_{ik} (x_i - c_k)\Big)
@@ -194,16 +194,16 @@ class GatedEmbedding(nn.Module):
         self, values: Float[Tensor, "rows in_dim"], mask: Bool[Tensor, "rows"] | None = None
     ) -> Float[Tensor, "rows dim"]:
         """Embed rows; only rows where ``mask`` is true enter the statistics."""
-        embedded = self.embed(values)
-        return F.normalize(embedded * torch.sigmoid(self.norm(self.gate(embedded), mask)), dim=-1)
+        vectors = self.embed(values)
+        return F.normalize(vectors * torch.sigmoid(self.norm(self.gate(vectors), mask)), dim=-1)
 
 
 class PairNetwork(nn.Module):
     """g(x, y): influence of expert y on expert x; three maps with Mish between them (CE).
 
     Args:
-        bias: adds a bias to the last map, as in the official code. It matters only with missing
-            experts, because the batch normalisation after it cancels it otherwise.
+        bias: adds a bias to the last map, as in the official code. It has an effect only with
+            missing experts; otherwise the batch normalisation after the map cancels it.
     """
 
     def __init__(self, dim: int, *, bias: bool = False) -> None:
@@ -220,10 +220,10 @@ class PairNetwork(nn.Module):
         right: Float[Tensor, "*rows dim"],
         mask: Bool[Tensor, "*rows"],
     ) -> Float[Tensor, "*rows dim"]:
-        hidden = self.first(torch.cat([left, right], dim=-1))
-        hidden = F.mish(self.first_norm(hidden, mask))
-        hidden = F.mish(self.second_norm(self.second(hidden), mask))
-        result: Tensor = self.last(hidden)
+        states = self.first(torch.cat([left, right], dim=-1))
+        states = F.mish(self.first_norm(states, mask))
+        states = F.mish(self.second_norm(self.second(states), mask))
+        result: Tensor = self.last(states)
         return result
 
 
@@ -279,11 +279,11 @@ class CollaborativeGate(nn.Module):
         pairs = present & present[:, index : index + 1]
         mask = effective_mask(pairs, self.padding)
         if self.sequential:
-            messages_of_pairs = [
+            pair_messages = [
                 self.pair(states[index], other, mask[:, number])
                 for number, other in enumerate(states)
             ]
-            messages = torch.stack(messages_of_pairs, dim=1)
+            messages = torch.stack(pair_messages, dim=1)
         else:
             others = torch.stack(states, dim=1)
             messages = self.pair(states[index][:, None].expand_as(others), others, mask)

@@ -1,4 +1,4 @@
-"""X-Pool: attention over frames with the text as the query."""
+"""Pooling of X-Pool: attention over frames with the text as the query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eaglenet.layers.masking import check_heads, masked_softmax
 
 
 class FramePooling(nn.Module):
-    """Attention over frames with the text as the query (paper eq. 2, appendix A).
+    """Pooling of frames by a text (paper eq. 2, appendix A).
 
     ``q = W_Q LN_1(t)``, ``k_m = W_K LN_1(f_m)``, ``a = softmax_m(q . k_m / sqrt(d))``,
     ``z = LN_2(W_O sum_m a_m W_V LN_1(f_m))``, ``v = LN_3(z + dropout(FC(z)))``.
@@ -52,7 +52,7 @@ class FramePooling(nn.Module):
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos dim"]:
-        """Pool every video with every text; ``text`` may be different for each video."""
+        """Pool every video with every text; a text may differ from video to video."""
         query = self.query(self.input_norm(text))
         if query.dim() == 2:
             query = query[:, None].expand(-1, frames.shape[0], -1)

@@ -25,7 +25,7 @@ class HubnessLayer(nn.Module):
 
     .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, \hat b_k \cdot \hat v)
 
-    over the K unit vectors b of the bank, with the temperature a of the towers. For w = 1, a score
+    over the K unit vectors b of the bank, with the logit scale a of the towers. For w = 1, a score
     minus h(v) is, up to constants, the logarithm of a softmax over texts: the inverted softmax of
     Smith et al. (2017), with texts that are known when a video is indexed. Training replaces the
     oldest vectors of the bank. The model stores the vectors of the texts, not the texts.

@@ -28,7 +28,7 @@ def token_similarities(
 
 
 def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
-    """Return word features and their mask; the whole text as one word if there are none."""
+    """Return word features and their mask; without words, the whole text counts as one word."""
     words = text.sentence[:, None, :] if text.words is None else text.words
     if text.words is not None and text.words_mask is not None:
         return words, text.words_mask
@@ -38,7 +38,7 @@ def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:
 def masked_max(
     values: Float[Tensor, "..."], mask: Bool[Tensor, "..."], *, dim: int
 ) -> Float[Tensor, "..."]:
-    """Return the largest valid value; 0 if none is valid, so that empty videos have no NaN."""
+    """Return the largest valid value; 0 if none is valid, so that empty videos score no -inf."""
     best = values.masked_fill(~mask, float("-inf")).amax(dim=dim)
     return best.masked_fill(~mask.any(dim=dim), 0.0)
 
@@ -65,9 +65,9 @@ class TokenWeights(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        hidden = nn.Linear(dim, dim)
-        nn.init.zeros_(hidden.bias)
-        self.network = nn.Sequential(hidden, nn.ReLU(), nn.Linear(dim, 1, bias=False))
+        first = nn.Linear(dim, dim)
+        nn.init.zeros_(first.bias)
+        self.network = nn.Sequential(first, nn.ReLU(), nn.Linear(dim, 1, bias=False))
         for layer in self.network:
             if isinstance(layer, nn.Linear):
                 nn.init.normal_(layer.weight, std=0.02)

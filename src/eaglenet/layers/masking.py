@@ -1,4 +1,4 @@
-"""Softmax, mean and batch normalisation with padding."""
+"""Softmax, attention, mean and batch normalisation with padding."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ Padding = Literal["masked", "official"]
 ``masked``: they are left out, so that a score depends on its pair only.
 ``official``: as in the code of the authors, to reproduce their numbers.
 """
+PADDING_LOGIT = -1e4
+"""Attention logit of padding; in the range of float16."""
 
 
 def check_heads(dim: int, num_heads: int) -> None:
@@ -44,6 +46,18 @@ def masked_softmax(
         return logits.softmax(dim=-1)
     weights = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
     return weights.masked_fill(~mask, 0.0)
+
+
+def attention_bias(
+    mask: Bool[Tensor, "rows tokens"], dtype: torch.dtype
+) -> Float[Tensor, "rows 1 1 tokens"]:
+    """Return the term to add to attention logits: 0 for real tokens, a large negative for padding.
+
+    It is finite, so that a row without a real token attends to its padding instead of becoming
+    NaN. Beside a real token, the exponential of a padded one is exactly 0.
+    """
+    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    return bias.masked_fill(~mask, PADDING_LOGIT)[:, None, None, :]
 
 
 def frame_weights(

@@ -73,8 +73,8 @@ def _mix(values: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 class StochasticText(nn.Module):
     """Radius and candidates of text-video pairs (paper appendix B.1).
 
-    ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a
-    rectangular identity: dimension k depends on frame k, and the others have radius 1.
+    ``s_m = cos(f_m, t)``, ``r = exp(W s)``, ``t_i = t + r * eps_i``. ``W`` starts as a rectangular
+    identity: dimension k depends on frame k, and dimensions beyond the frames have radius 1.
 
     bias: adds a bias, ``r = exp(W s + b)``. Paper: none; the released code has one.
     """
@@ -114,12 +114,12 @@ class StochasticText(nn.Module):
 
 def support_text(
     text: Float[Tensor, "texts dim"],
-    pooled: Float[Tensor, "texts videos dim"],
+    pooled_videos: Float[Tensor, "texts videos dim"],
     radius: Float[Tensor, "texts videos dim"],
     *,
     mode: SupportMode = "pair",
 ) -> Float[Tensor, "texts videos dim"]:
-    """Return the text moved towards the video by the radius: the edge of the stochastic region.
+    """Return the text moved towards the video by the radius, to the edge of the stochastic region.
 
     ``pair`` (paper, appendix B.2): ``t + ||r|| (v - t) / ||v - t||`` with the pooled video of the
     pair.
@@ -132,7 +132,9 @@ def support_text(
     sigmoid loss, which treats each pair separately, pushes all videos away from all texts (numbers
     in docs/lab/features.md). Recipes use ``elementwise``.
     """
-    target = F.normalize(pooled, dim=-1, eps=MIN_NORM).mean(dim=0) if mode == "batch" else pooled
+    target = pooled_videos
+    if mode == "batch":
+        target = F.normalize(pooled_videos, dim=-1, eps=MIN_NORM).mean(dim=0)
     direction = F.normalize(target - text[:, None], dim=-1, eps=MIN_NORM)
     if mode == "pair":
         radius = torch.linalg.vector_norm(radius, dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Text-frame graph: weights of text nodes from their relations with the frames."""
+"""Text-frame graph: weighs text nodes by their relations with the frames."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Relation(nn.Module):
     ) -> Float[Tensor, "*batch heads nodes"]:
         """Return ``query . W^h h_i``."""
         if self.query is None:
-            raise RuntimeError("this relation was built without a query vector")
+            raise RuntimeError("the relation has no query vector")
         return F.linear(nodes, self.collapse(self.query)).transpose(-1, -2)
 
     def key_scores(
@@ -58,7 +58,7 @@ class Relation(nn.Module):
     ) -> Float[Tensor, "*batch heads nodes"]:
         """Return ``key . W^h h_j``."""
         if self.key is None:
-            raise RuntimeError("this relation was built without a key vector")
+            raise RuntimeError("the relation has no key vector")
         return F.linear(nodes, self.collapse(self.key)).transpose(-1, -2)
 
 
@@ -198,7 +198,7 @@ def aggregate(
     weights: Float[Tensor, "#texts videos heads queries keys"],
     messages: Float[Tensor, "#texts videos keys heads head_dim"],
 ) -> Float[Tensor, "#texts videos queries heads head_dim"]:
-    """Return ``sum_j alpha_ij W h_j``; messages without a text axis are not copied per text."""
+    """Return ``sum_j alpha_ij W h_j``; messages that all texts share are not copied per text."""
     weights = weights.to(messages.dtype)
     if messages.shape[0] == 1:
         return torch.einsum("tvhij,vjhd->tvihd", weights, messages[0])
@@ -223,10 +223,12 @@ class TextFrameEdges(nn.Module):
     ``e_i = 1/(H M) sum_h sum_j e_ij^{tf,h}`` (paper eqs. 8, 9).
     Nothing reads messages of this layer, so it has the text-frame relation only.
 
-    ``raw`` reads ``e`` before the LeakyReLU (paper). As psi is the sum of a text term and a frame
-    term, the frame term is then equal for all texts and cancels in the softmax over texts, so the
-    frame vector of psi is not built. ``activated`` reads ``e`` after the LeakyReLU (released code),
-    so that the frames of the last layer have an effect.
+    edge_weights: ``raw`` reads ``e`` before the LeakyReLU (paper). There psi is the sum of a text
+        term and a frame term, and the frame term is equal for all text nodes and cancels in the
+        softmax over them, so the frame vector of psi is not built. ``activated`` reads ``e`` after
+        the LeakyReLU (released code), so that the frames of the last layer have an effect.
+    edge_direction: ``text_to_frame`` takes the text as the query of psi (paper), ``frame_to_text``
+        the frame (released code).
     """
 
     def __init__(
@@ -264,24 +266,22 @@ class TextFrameEdges(nn.Module):
             return text_scores(texts).mean(dim=-2)
         frame_scores = relation.key_scores if self.text_is_query else relation.query_scores
         edges = pair_scores(text_scores(texts), frame_scores(frames))
-        edges = F.leaky_relu(edges, self.negative_slope).mean(
-            dim=2
-        )  # [texts, videos, nodes, frames]
+        edges = F.leaky_relu(edges, self.negative_slope).mean(dim=2)  # mean over heads
         if mask is None:
             return edges.mean(dim=-1)
         return torch.einsum("tvnf,vf->tvn", edges, frame_weights(mask, edges.dtype))
 
 
 class TextFrameGraph(nn.Module):
-    """Graph that weights the text nodes of every pair by their relations with frames (3.2.1).
+    """Graph that weighs the text nodes of every pair by their relations with frames (3.2.1).
 
     Hidden layers pass messages over text-text, text-frame and frame-frame edges; the last layer
-    only weights text-frame edges. ``w = softmax_i e_i`` over the text nodes.
+    only weighs text-frame edges. ``w = softmax_i e_i`` over the text nodes.
 
     kind: ``rgat`` (one relation per kind of edge) or ``gat`` (one for all, no residual).
     head_size: width of the heads of hidden layers: ``dim`` (``full``, paper) or ``dim / num_heads``
         (``split``, released code). The heads of the last layer always have the width ``dim``.
-    frame_position: add learnable temporal positions to the frames of the graph.
+    frame_position: adds learned temporal positions to the frames of the graph.
 
     Parameters without a gradient are not built: with ``edge_weights="raw"`` nothing reads the
     frames of the last hidden layer, so that layer has no frame-frame relation; with one layer
@@ -343,20 +343,19 @@ class TextFrameGraph(nn.Module):
         self.position = nn.Parameter(torch.randn(num_frames, dim)) if has_position else None
         self.dropout = nn.Dropout(dropout)
 
-    def with_positions(
-        self, frames: Float[Tensor, "videos frames dim"]
-    ) -> Float[Tensor, "videos frames dim"]:
-        """Return frames as graph nodes: ``f_j + PE(j)`` (paper eq. 4)."""
-        return frames if self.position is None else frames + self.position[: frames.shape[1]]
-
     def forward(
         self,
         texts: Float[Tensor, "texts videos nodes dim"],
         frames: Float[Tensor, "videos frames dim"],
         mask: Bool[Tensor, "videos frames"] | None = None,
     ) -> Float[Tensor, "texts videos nodes"]:
-        """Return ``w`` of every text node; ``texts`` are the text itself and its candidates."""
-        frame_nodes = self.with_positions(frames)[None]
+        """Return ``w`` of every text node; ``texts`` are the text itself and its candidates.
+
+        Frames become nodes as ``f_j + PE(j)`` (paper eq. 4).
+        """
+        if self.position is not None:
+            frames = frames + self.position[: frames.shape[1]]
+        frame_nodes = frames[None]
         for layer in self.layers:
             texts, new_frames = layer(texts, frame_nodes, mask)
             texts = self.dropout(texts)

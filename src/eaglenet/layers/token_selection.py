@@ -11,7 +11,7 @@ from torch import Tensor, nn
 SelectionGradient = Literal["diagonal", "jacobian"]
 """Backward pass of the perturbed top-k: the diagonal of its Jacobian, or all of it."""
 SelectionContext = Literal["frame", "video"]
-"""What a patch is scored beside: the class token of its frame, or also those of all frames."""
+"""Context of the score of a patch: the class token of its frame, or those of all frames too."""
 
 
 class _PerturbedTopK(torch.autograd.Function):
@@ -24,9 +24,9 @@ class _PerturbedTopK(torch.autograd.Function):
         sigma: float,
         gradient: SelectionGradient,
     ) -> Float[Tensor, "rows count items"]:
-        perturbed = scores[:, None, :] + sigma * noise
+        noisy_scores = scores[:, None, :] + sigma * noise
         # Sorted by position, not by score, so that row j means the same in all samples.
-        indices = perturbed.topk(count, dim=-1).indices.sort(dim=-1).values
+        indices = noisy_scores.topk(count, dim=-1).indices.sort(dim=-1).values
         context.save_for_backward(indices, noise)
         context.sigma, context.gradient = sigma, gradient
         return _mean_indicator(indices, scores.shape[-1], scores.dtype)
@@ -76,7 +76,8 @@ def perturbed_top_k(
     Row ``j`` of the result is the selected item with the ``j``-th lowest index.
 
     Args:
-        generator: None: the default generator of the device, which training seeds at each step.
+        generator: source of the noise; by default the generator of the device, which training
+            seeds at each step.
         noise: noise for all rows, or for each row, instead of random draws.
         gradient: ``diagonal`` keeps only :math:`\partial Y_{ji} / \partial x_i`, as the official
             code of TS2-Net and UCoFiA does; ``jacobian`` is the whole estimate above.
@@ -100,7 +101,7 @@ def perturbed_top_k(
 def hard_top_k(
     scores: Float[Tensor, "rows items"], count: int
 ) -> Float[Tensor, "rows count items"]:
-    """Return one-hot choices of the best items, ordered by index, without a gradient."""
+    """Return the best items as one-hot rows, ordered by index, without a gradient."""
     indices = scores.topk(count, dim=-1).indices.sort(dim=-1).values
     return _mean_indicator(indices[:, None, :], scores.shape[-1], scores.dtype)
 
@@ -138,13 +139,13 @@ class TokenSelection(nn.Module):
         super().__init__()
         self.context: SelectionContext = context
         width = dim if context == "frame" else 2 * dim
-        hidden = max(width // 2, 1)
+        hidden_dim = max(width // 2, 1)
         self.norm = nn.LayerNorm(width)
-        self.local = nn.Sequential(nn.Linear(width, hidden, bias=False), nn.GELU())
+        self.local = nn.Sequential(nn.Linear(width, hidden_dim, bias=False), nn.GELU())
         self.scorer = nn.Sequential(
-            nn.Linear(2 * hidden, hidden, bias=False),
+            nn.Linear(2 * hidden_dim, hidden_dim, bias=False),
             nn.GELU(),
-            nn.Linear(hidden, 1, bias=False),
+            nn.Linear(hidden_dim, 1, bias=False),
             nn.Tanh(),
         )
         for layer in (*self.local, *self.scorer):
@@ -227,8 +228,8 @@ class TokenSelection(nn.Module):
     ) -> Float[Tensor, "frames selected dim"]:
         """Return the class token, then the selected patches in the order of their positions.
 
-        ``noise``: noise of each frame, also in eval mode, instead of random draws. ``mask``: as of
-        :meth:`scores`.
+        ``noise``: noise of each frame, also in eval mode, instead of random draws. ``mask``: as
+        in :meth:`scores`.
         """
         indicators = self.indicators(self.scores(tokens, mask), noise)
         patches = torch.einsum("fki,fid->fkd", indicators.to(tokens.dtype), tokens[:, 1:])

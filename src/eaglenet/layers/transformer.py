@@ -11,7 +11,23 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder, quick_gelu
-from eaglenet.layers.masking import check_heads
+from eaglenet.layers.masking import attention_bias, check_heads
+
+
+def attend_heads(
+    projections: Float[Tensor, "rows tokens three_dim"],
+    num_heads: int,
+    bias: Float[Tensor, "rows 1 1 tokens"],
+    *,
+    num_queries: int | None = None,
+) -> Float[Tensor, "rows queries dim"]:
+    """Return the output of self-attention for the first ``num_queries`` tokens, or for all.
+
+    ``projections`` are the concatenated queries, keys and values; ``bias`` is added to the logits.
+    """
+    query, key, value = projections.unflatten(-1, (3, num_heads, -1)).permute(2, 0, 3, 1, 4)
+    output = F.scaled_dot_product_attention(query[:, :, :num_queries], key, value, attn_mask=bias)
+    return output.transpose(1, 2).flatten(2)
 
 
 class TransformerBlock(nn.Module):
@@ -40,15 +56,11 @@ class TransformerBlock(nn.Module):
         num_queries: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
         """``bias``: added to attention logits. ``num_queries``: return only the first tokens."""
-        projections = self.in_projection(self.ln_1(states)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
-        query = query[:, :, :num_queries]
-        attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        states = states[:, :num_queries] + self.out_projection(
-            attention_output.transpose(1, 2).flatten(2)
+        output = attend_heads(
+            self.in_projection(self.ln_1(states)), self.num_heads, bias, num_queries=num_queries
         )
-        hidden = self.expand(self.ln_2(states))
-        return states + self.contract(quick_gelu(hidden))  # type: ignore[no-any-return]
+        states = states[:, :num_queries] + self.out_projection(output)
+        return states + self.contract(quick_gelu(self.expand(self.ln_2(states))))  # type: ignore[no-any-return]
 
 
 class TransformerStack(nn.Module):
@@ -80,10 +92,7 @@ class TransformerStack(nn.Module):
         num_queries: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
         """Return the states after all blocks, or only those of the first ``num_queries`` tokens."""
-        # Finite, also in float16: a row without a valid token attends evenly instead of becoming
-        # NaN, and beside a valid token the exponential is exactly 0.
-        bias = torch.zeros(mask.shape, dtype=states.dtype, device=states.device)
-        bias = bias.masked_fill(~mask, -3e4)[:, None, None, :]
+        bias = attention_bias(mask, states.dtype)
         last = len(self.blocks) - 1
         for index, block in enumerate(self.blocks):
             states = block(states, bias, num_queries=num_queries if index == last else None)
@@ -96,7 +105,7 @@ class TransformerStack(nn.Module):
 
 
 class TemporalTransformer(nn.Module):
-    r"""``g = T(f + PE) + f`` over the frames of a video (seqTransf head of CLIP4Clip)."""
+    """``g = T(f + PE) + f`` over the frames of a video (seqTransf head of CLIP4Clip)."""
 
     def __init__(self, stack: TransformerStack) -> None:
         super().__init__()
@@ -151,7 +160,7 @@ class CrossEncoder(nn.Module):
 
 
 def default_heads(encoder: Encoder) -> int:
-    """Return the number of heads: that of a text tower of equal width, else ``dim / 64``."""
+    """Return the number of heads of a text tower of the same width, else ``dim / 64`` or 1."""
     text, dim = encoder.text_stack(), encoder.dim
     if text is not None and text.width == dim:
         return text.heads
@@ -164,7 +173,7 @@ def stack_on(
     """Create a stack of the width of the encoder, initialised from its text tower if possible.
 
     ``config`` has ``num_layers``, ``num_heads`` (None: :func:`default_heads`) and
-    ``num_positions``, which the argument replaces.
+    ``num_positions``; the argument overrides the last.
     """
     stack = TransformerStack(
         encoder.dim,
@@ -207,10 +216,6 @@ def copy_text_tower(encoder: Encoder, stack: TransformerStack) -> bool:
     return True
 
 
-MASKED_LOGIT = -1e4
-"""Added to the logits of masked keys; finite, so that no row becomes NaN."""
-
-
 class PostNormBlock(nn.Module):
     """Block: x <- LN(x + drop(attention(x))), then x <- LN(x + drop(down(gelu(up(x)))))."""
 
@@ -233,13 +238,10 @@ class PostNormBlock(nn.Module):
         self, states: Float[Tensor, "rows tokens dim"], bias: Float[Tensor, "rows 1 1 tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
         """``bias`` is added to the attention logits of every query."""
-        projections = self.in_projection(states).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
-        attention_output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        attention_output = self.out_projection(attention_output.transpose(1, 2).flatten(2))
-        states = self.attention_norm(states + self.dropout(attention_output))
-        hidden = self.down(F.gelu(self.up(states)))
-        result: Tensor = self.output_norm(states + self.dropout(hidden))
+        output = attend_heads(self.in_projection(states), self.num_heads, bias)
+        states = self.attention_norm(states + self.dropout(self.out_projection(output)))
+        output = self.down(F.gelu(self.up(states)))
+        result: Tensor = self.output_norm(states + self.dropout(output))
         return result
 
 
@@ -247,7 +249,7 @@ class PostNormStack(nn.Module):
     """Stack of post-norm blocks; padded tokens are masked.
 
     ``config`` has ``dim``, ``num_layers``, ``num_heads``, ``hidden_dim`` and ``dropout``; the
-    argument replaces its number of layers.
+    argument overrides its number of layers.
     """
 
     def __init__(self, config: Any, *, num_layers: int | None = None) -> None:
@@ -266,8 +268,7 @@ class PostNormStack(nn.Module):
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> list[Float[Tensor, "rows tokens dim"]]:
         """Return the states after each block."""
-        bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
-        bias = bias.masked_fill(~mask, MASKED_LOGIT)[:, None, None, :]
+        bias = attention_bias(mask, tokens.dtype)
         states = []
         for block in self.blocks:
             tokens = block(tokens, bias)

@@ -22,8 +22,8 @@ class SoftmaxLoss(nn.Module):
     Each direction is the cross-entropy with a target spread evenly over the positives of a row;
     with one positive per row it is the plain cross-entropy. Rows without a positive do not count.
 
-    The parameter itself is clamped before use, because a clamp in the graph would leave it without
-    a gradient once it is outside the bounds.
+    In training, a parameter outside the bounds is set to the nearest bound before use: a clamp in
+    the graph alone would leave it without a gradient.
 
     Args:
         bounds: minimum and maximum of ``logit_scale``.
@@ -44,9 +44,9 @@ class SoftmaxLoss(nn.Module):
         lowest, highest = self.bounds
         if self.training:
             value = self.logit_scale.detach()
-            clamped = value.clamp(lowest, highest)
-            is_outside = (value - clamped).abs() > ROUNDING
-            self.logit_scale.data.copy_(torch.where(is_outside, clamped, value))
+            nearest = value.clamp(lowest, highest)
+            is_outside = (value - nearest).abs() > ROUNDING
+            self.logit_scale.data.copy_(torch.where(is_outside, nearest, value))
         return self.logit_scale.clamp(lowest - ROUNDING, highest + ROUNDING).exp()
 
     def forward(
@@ -81,9 +81,9 @@ def fixed_softmax_loss(
 class SigmoidLoss(nn.Module):
     """``-1/B sum_ij log sigmoid(I_ij (exp(tau_p) s_ij + b))`` with learnable ``tau_p`` and ``b``.
 
-    ``I`` is +1 for positives and -1 otherwise; several positives in a row or column are fine.
+    ``I`` is +1 for positives and -1 otherwise. A row or column may have several positives.
 
-    Paper: eq. 18, which prints the sign inside the exponential the wrong way round.
+    Paper: eq. 18 prints the opposite sign inside the exponential.
     """
 
     def __init__(self, *, temperature: float = 4.77, bias: float = -12.93) -> None:
@@ -108,7 +108,7 @@ def margin_loss(
     *,
     hardest: bool = False,
 ) -> Float[Tensor, ""]:
-    r"""Return the hinge loss of every wrong pair against the right pairs of its row and column.
+    r"""Return the hinge loss of each wrong pair against the right pairs of its row and column.
 
     .. math:: [m + S_{ij} - S_{ii}]_+ \quad\text{and}\quad [m + S_{ji} - S_{ii}]_+, \quad j \neq i
 

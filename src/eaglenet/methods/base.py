@@ -40,7 +40,7 @@ from eaglenet.losses import SigmoidLoss, SoftmaxLoss
 from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
-Built = TypeVar("Built", bound="Method")
+SomeMethod = TypeVar("SomeMethod", bound="Method")  # beartype refuses Self.
 VideoInput = (
     str | Path | Frames | Sequence[str | Path | Frames] | FrameBatch | Clips | VideoFeatures
 )
@@ -74,7 +74,7 @@ class Method(nn.Module, ABC):
     """Encode words if the encoder or the features have any; else the text counts as one word."""
     needs_patches: ClassVar[bool] = False
     needs_frames: bool = True
-    """The method compares or mixes single frames, which encoders of whole clips do not have."""
+    """The method compares or mixes single frames, which encoders of whole clips do not return."""
     is_cross_encoder: ClassVar[bool] = False
     """One network reads text and video together, so that nothing can be prepared; search uses the
     method only to rank a shortlist."""
@@ -132,7 +132,7 @@ class Method(nn.Module, ABC):
         return f"<Model {name}method {self.name}: {', '.join(facts)}; on {self.device}>"
 
     @classmethod
-    def build(cls: type[Built], config: Any, encoder: Encoder) -> Built:
+    def build(cls: type[SomeMethod], config: Any, encoder: Encoder) -> SomeMethod:
         """Create the method; the loss starts from the logit scale of the encoder."""
         method = cls(encoder, config)
         adopt_logit_scale(encoder, getattr(method, "loss", None))
@@ -171,7 +171,7 @@ class Method(nn.Module, ABC):
     def _blank_padding(self, clips: Clips) -> Clips:
         """Fill padded frames with the mean colour, 0 once normalised, for ``padding="official"``.
 
-        The code of the authors has zeros there; frames that are masked repeat the last real one.
+        The authors' code has zeros there; otherwise, padded frames repeat the last real one.
         """
         mean = getattr(getattr(self.encoder, "config", None), "pixel_mean", None)
         is_official = getattr(self.config, "padding", "masked") == "official"
@@ -198,7 +198,6 @@ class Method(nn.Module, ABC):
             if not (has_towers and isinstance(videos, VideoFeatures)):
                 videos = self.encode_video(videos)
             rows, columns = self.score_tile
-            starts = range(0, len(texts), rows)
             return torch.cat(
                 [
                     torch.cat(
@@ -208,7 +207,7 @@ class Method(nn.Module, ABC):
                         ],
                         dim=1,
                     )
-                    for start in starts
+                    for start in range(0, len(texts), rows)
                 ]
             )
 
@@ -315,7 +314,7 @@ def evaluating(method: nn.Module) -> Iterator[None]:
 
 
 def adopt_logit_scale(encoder: Encoder, loss: nn.Module | None) -> None:
-    """Initialise a loss with the scale of the encoder, which is frozen because nothing reads it.
+    """Initialise a loss with the logit scale of the encoder, which is then frozen as unused.
 
     A softmax loss takes the scale of any encoder. A sigmoid loss takes scale and bias together,
     from an encoder that was trained with both.
@@ -339,15 +338,16 @@ class MethodSpec:
     config_class: type[Any]
     build: Callable[[Any, Encoder], Method]
     paper: str
-    checked: str
-    """One of: golden, reference loop, approximate from the abstract."""
+    checked_by: str
+    """``golden`` (numbers of the authors' code), ``reference loop`` (a loop written from the
+    equations), or ``approximate from the abstract``."""
     reads_experts: bool = False
     """True if it reads folders of several experts; an encoder counts as one expert."""
 
     @property
     def is_approximate(self) -> bool:
         """True for a method implemented from an abstract only."""
-        return self.checked.startswith("approximate")
+        return self.checked_by.startswith("approximate")
 
 
 def _method_modules() -> dict[str, str]:
@@ -364,7 +364,7 @@ METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method
 
 
 def method_title(name: str) -> str:
-    """Return the name of a method, with a mark if it is approximate."""
+    """Return the name of a method, marked if it is approximate."""
     is_approximate = name in METHODS and METHODS[name].is_approximate
     return f"{name} (approximate)" if is_approximate else name
 
@@ -373,12 +373,12 @@ MethodClass = TypeVar("MethodClass", bound=type[Method])
 
 
 def register(
-    config_class: type[Any], *, paper: str, checked: str, reads_experts: bool = False
+    config_class: type[Any], *, paper: str, checked_by: str, reads_experts: bool = False
 ) -> Callable[[MethodClass], MethodClass]:
     """Add the decorated class to ``METHODS`` under its ``name``; see :class:`MethodSpec`."""
 
     def add(method_class: MethodClass) -> MethodClass:
-        spec = MethodSpec(config_class, method_class.build, paper, checked, reads_experts)
+        spec = MethodSpec(config_class, method_class.build, paper, checked_by, reads_experts)
         METHODS.add(method_class.name, spec)
         return method_class
 

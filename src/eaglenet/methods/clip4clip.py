@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
-from eaglenet.layers.masking import mean_pooling
+from eaglenet.layers.masking import mean_pooling, real_first
 from eaglenet.layers.transformer import CrossEncoder, TemporalTransformer, stack_on
 from eaglenet.losses import SoftmaxLoss, cross_entropy
 from eaglenet.methods.base import Method, register
 from eaglenet.methods.configs import CLIP4ClipConfig
-from eaglenet.methods.tower_base import need_clip
+from eaglenet.methods.tower_base import need_towers
 
 
 class TemporalLSTM(nn.Module):
@@ -29,15 +29,15 @@ class TemporalLSTM(nn.Module):
     def forward(
         self, frames: Float[Tensor, "videos frames dim"], mask: Bool[Tensor, "videos frames"]
     ) -> Float[Tensor, "videos frames dim"]:
-        # Real frames come first, in order. An LSTM only looks back, so the padding after them has
-        # no effect: the result equals that of a packed sequence, without a device sync.
-        order = (~mask).long().argsort(dim=1, stable=True)[..., None]
-        outputs, _ = self.lstm(frames.take_along_dim(order, dim=1))
-        outputs = torch.zeros_like(outputs).scatter(1, order.expand_as(outputs), outputs)
-        return frames + outputs * mask[..., None].to(outputs.dtype)
+        # An LSTM depends on earlier frames only, so padding after the real frames has no effect:
+        # the result equals that of a packed sequence, without a device sync.
+        order, back = real_first(mask)
+        outputs, _ = self.lstm(frames.take_along_dim(order[..., None], dim=1))
+        outputs = outputs.take_along_dim(back[..., None], dim=1)
+        return frames + outputs * mask[..., None].to(outputs.dtype)  # type: ignore[no-any-return]
 
 
-@register(CLIP4ClipConfig, paper="CLIP4Clip (Luo et al., Neurocomputing 2022)", checked="golden")
+@register(CLIP4ClipConfig, paper="CLIP4Clip (Luo et al., Neurocomputing 2022)", checked_by="golden")
 class CLIP4Clip(Method):
     r"""``s = cos(t, v)`` with ``v`` the unit mean of unit frames after a temporal head.
 
@@ -72,7 +72,7 @@ class CLIP4Clip(Method):
     def build(cls, config: CLIP4ClipConfig, encoder: Encoder) -> CLIP4Clip:
         """Create the method; ``stem="3d"`` changes the vision tower of CLIP first."""
         if config.stem == "3d":
-            need_clip(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
+            need_towers(encoder, "clip4clip with stem=3d").vision.add_temporal_stem()
         return super().build(config, encoder)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:

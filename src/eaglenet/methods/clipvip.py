@@ -12,7 +12,7 @@ from eaglenet.layers.masking import Padding
 from eaglenet.losses import PROXY_BOUNDS, SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod, freeze_frame_embedding
+from eaglenet.methods.tower_base import CosineMethod, TowerMethod, freeze_frame_embedding
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class CLIPViPConfig(MethodConfig):
         self.require_positive("num_proxies", "num_positions")
 
 
-@register(CLIPViPConfig, paper="CLIP-ViP (Xue et al., ICLR 2023)", checked="golden")
-class CLIPViP(CosineMethod):
+@register(CLIPViPConfig, paper="CLIP-ViP (Xue et al., ICLR 2023)", checked_by="golden")
+class CLIPViP(CosineMethod, TowerMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the class token, which attends to the whole video.
 
     ``VideoFeatures.video`` is that vector. Single frames have no class token, so ``frames`` are the

@@ -38,11 +38,11 @@ class CLIP4ClipConfig(MethodConfig):
 
     head: ``mean`` (meanP, no parameters), ``lstm`` (seqLSTM), ``transformer`` (seqTransf) or
         ``tight`` (tightTransf, a cross-encoder over every pair).
-    num_positions: most frames of a transformer head (``tight`` needs one more for the text).
+    num_positions: maximum frames of a transformer head (``tight`` needs one more for the text).
     pairs_at_once: pairs per batch of the cross-encoder; limits memory, does not change scores.
     score_bias: add a constant to the scores of ``tight``, for converted official checkpoints.
     stem: ``2d``, the patch embedding of CLIP, or ``3d``, which also covers the frames before and
-        after. The authors found it no better; with it they freeze nothing
+        after. The authors found ``3d`` no better, and freeze nothing with it
         (``training.freeze=none``).
     """
 

@@ -26,14 +26,14 @@ from eaglenet.methods.configs import MethodConfig
 
 def _standardise(values: Float[Tensor, "tokens dim"]) -> Float[Tensor, "tokens dim"]:
     """Scale channels to zero mean and unit sample variance; constant channels become 0."""
-    centred = values - values.mean(dim=0)
-    variance = centred.square().sum(dim=0) / max(len(values) - 1, 1)
-    # A constant channel differs from its mean by rounding alone, by which the official code
-    # divides: all frames may match the start token, which is the same vector in every text.
+    difference = values - values.mean(dim=0)
+    variance = difference.square().sum(dim=0) / max(len(values) - 1, 1)
+    # A constant channel differs from its mean only by rounding errors, and the official code
+    # divides by those: all frames may match the start token, which is equal in every text.
     eps = torch.finfo(torch.promote_types(values.dtype, torch.float32)).eps
     is_constant = variance <= (16 * eps * values.abs().amax(dim=0)).square()
     deviation = variance.masked_fill(is_constant, 1.0).sqrt()
-    return (centred / deviation).masked_fill(is_constant, 0.0)
+    return (difference / deviation).masked_fill(is_constant, 0.0)
 
 
 def _correlation(
@@ -113,7 +113,7 @@ class DRLConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(DRLConfig, paper="DRL (Wang et al., 2022)", checked="golden")
+@register(DRLConfig, paper="DRL (Wang et al., 2022)", checked_by="golden")
 class DRL(Method):
     r"""Weighted token-wise interaction over words and temporal frame tokens.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, UnknownNameError, too_many_frames
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
-from eaglenet.energy.energies import ENERGIES, EnergyPooling, energy_matching_loss
+from eaglenet.energy.energies import ENERGIES, Energy, EnergyPooling, energy_matching_loss
 from eaglenet.energy.langevin import (
     ChainRunner,
     ChainStart,
@@ -48,7 +48,8 @@ from eaglenet.methods.configs import MethodConfig
 class EagleNetConfig(MethodConfig):
     """Settings of EagleNet: one field per choice of the paper, its ablations or the released code.
 
-    Defaults follow the paper. ``docs/reference/paper_map.md`` lists the source of each.
+    Defaults are those of the equations of the paper; recipes train with ``support="elementwise"``
+    (:func:`.support_text`). ``docs/reference/paper_map.md`` lists the source of each.
     """
 
     dim: int = 512
@@ -61,7 +62,7 @@ class EagleNetConfig(MethodConfig):
     prior: Prior = "normal"
     radius_bias: bool = False
     noise_seed: int = 0  # seed of the evaluation noise
-    support: SupportMode = "pair"  # training needs elementwise, as in the recipes
+    support: SupportMode = "pair"
 
     # Fine-grained relationship learning; off: one random candidate per pair, the best at inference
     relation_learning: bool = True
@@ -109,15 +110,7 @@ class EagleNetConfig(MethodConfig):
             raise ConfigError(f"num_chains is {self.num_chains}; it must be 0 or more")
 
     @classmethod
-    def paper(cls, **changes: Any) -> EagleNetConfig:
-        """Return the config of the equations of the paper.
-
-        For training, add ``support="elementwise"`` as the recipes do (`layers.stochastic_text`).
-        """
-        return cls(**changes)
-
-    @classmethod
-    def released(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
+    def for_script(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:
         """Return the config of the released script for a dataset."""
         if dataset not in RELEASED_SCRIPTS:
             names = ", ".join(RELEASED_SCRIPTS)
@@ -148,8 +141,8 @@ RELEASED_FRAMES: dict[str, Any] = {
     "short": "zeros",
     "square_pixels": True,
 }
-"""Frame sampling of the released code, as changes to a `FrameSpec`: every int(rate)-th frame,
-padding by zeros after normalisation, the pixel aspect ignored."""
+"""Frame sampling of the released code, as changes to a ``FrameSpec``: every int(rate)-th frame,
+padding with zeros after normalisation, pixels taken as square."""
 
 RELEASED_SCRIPTS: dict[str, dict[str, Any]] = {
     "msrvtt-b32": {"energy": "mlp", "frame_position": False},
@@ -170,8 +163,8 @@ class Matching:
     """Intermediate results for all pairs."""
 
     text: Float[Tensor, "texts videos dim"]
-    """Enriched text of each pair (without relation learning: the random candidate)."""
-    pooled: Float[Tensor, "texts videos dim"]
+    """Enriched text of each pair; without relation learning, its best candidate."""
+    pooled_videos: Float[Tensor, "texts videos dim"]
     """Frames of each video, pooled with the enriched text as the query."""
     radius: Float[Tensor, "texts videos dim"]
     scores: Float[Tensor, "texts videos"]
@@ -180,7 +173,7 @@ class Matching:
 @register(
     EagleNetConfig,
     paper="EagleNet: fine-grained relationship learning and energy-aware matching (CVPR 2026)",
-    checked="golden",
+    checked_by="golden",
 )
 class EagleNet(Method):
     """Fine-grained relationship learning, energy-aware matching and the sigmoid loss.
@@ -225,7 +218,8 @@ class EagleNet(Method):
             if config.relation_learning
             else None
         )
-        self.energy, self.replay = None, None
+        self.energy: Energy | None = None
+        self.replay: ReplayBuffer | None = None
         self.run_chain = ChainRunner()
         if config.energy is not None:
             # The output bias of the MLP learns only through the magnitude penalty.
@@ -291,15 +285,15 @@ class EagleNet(Method):
         radius = self.stochastic.radius(sentence, frames, mask)
         candidates = self.stochastic.candidates(sentence, radius, noise.to(sentence.dtype))
         if self.graph is None:
-            pooled = self.pooling(sentence, frames, mask)
-            closest = self._closest(candidates, pooled)
-            return Matching(closest, pooled, radius, F.cosine_similarity(closest, pooled, dim=-1))
-        shape = (*candidates.shape[:2], 1, candidates.shape[-1])
-        nodes = torch.cat([sentence[:, None, None].expand(shape), candidates], dim=2)
-        weights = self.graph(nodes, frames, mask)
-        enriched = torch.einsum("tvn,tvnd->tvd", weights.to(nodes.dtype), nodes)
-        pooled = self.pooling(enriched, frames, mask)
-        return Matching(enriched, pooled, radius, F.cosine_similarity(enriched, pooled, dim=-1))
+            videos = self.pooling(sentence, frames, mask)
+            texts = self._closest(candidates, videos)
+        else:
+            shape = (*candidates.shape[:2], 1, candidates.shape[-1])
+            nodes = torch.cat([sentence[:, None, None].expand(shape), candidates], dim=2)
+            weights = self.graph(nodes, frames, mask)
+            texts = torch.einsum("tvn,tvnd->tvd", weights.to(nodes.dtype), nodes)
+            videos = self.pooling(texts, frames, mask)
+        return Matching(texts, videos, radius, F.cosine_similarity(texts, videos, dim=-1))
 
     def losses(
         self,
@@ -328,7 +322,7 @@ class EagleNet(Method):
             weights["energy"] = config.energy_weight
             if config.energy_support_weight > 0:
                 weights["energy_support"] = config.energy_support_weight
-        # Before the terms, because they do not depend on them and need no gradient.
+        # The samples do not depend on the terms and need no gradient, so they are drawn first.
         samples = {
             name: self._sample_pairs(len(text), chain_start, chain_noise, generator)
             for name in weights
@@ -347,9 +341,9 @@ class EagleNet(Method):
         """Return the terms of :meth:`losses`, given their noise and the samples of each energy."""
         matching = self.match(text, video, noise)
         support = support_text(
-            text.sentence, matching.pooled, matching.radius, mode=self.config.support
+            text.sentence, matching.pooled_videos, matching.radius, mode=self.config.support
         )
-        support_scores = F.cosine_similarity(support, matching.pooled, dim=-1)
+        support_scores = F.cosine_similarity(support, matching.pooled_videos, dim=-1)
         terms = {
             "enriched": self.loss(matching.scores, positives),
             "support": self.loss(support_scores, positives),
@@ -397,25 +391,29 @@ class EagleNet(Method):
     def _closest(
         self,
         candidates: Float[Tensor, "texts videos candidates dim"],
-        pooled: Float[Tensor, "texts videos dim"],
+        videos: Float[Tensor, "texts videos dim"],
     ) -> Float[Tensor, "texts videos dim"]:
         """Return the candidate that is nearest to the pooled video by cosine."""
         if candidates.shape[2] == 1:
             return candidates[:, :, 0]
-        best = F.cosine_similarity(candidates, pooled[:, :, None], dim=-1).argmax(dim=-1)
+        best = F.cosine_similarity(candidates, videos[:, :, None], dim=-1).argmax(dim=-1)
         return candidates.take_along_dim(best[..., None, None], dim=2)[:, :, 0]
 
     def pair_energies(
         self, sentence: Float[Tensor, "texts dim"], video: VideoFeatures, matching: Matching
     ) -> Float[Tensor, "texts videos"]:
         """Return ``E(t, F)`` of every pair; with global pooling, ``E(t, v)``."""
-        if self.energy is None:
-            raise ConfigError("this model has no energy; build it with energy='bilinear'")
+        energy, _ = self._energy_and_replay()
         if self.config.energy_pooling != "global":
-            return self.energy.all_pairs(sentence, video.frames, self.frame_mask(video))
-        texts = sentence[:, None].expand_as(matching.pooled).flatten(0, 1)
-        energies: Tensor = self.energy(texts, matching.pooled.flatten(0, 1)[:, None])
+            return energy.all_pairs(sentence, video.frames, self.frame_mask(video))
+        texts = sentence[:, None].expand_as(matching.pooled_videos).flatten(0, 1)
+        energies: Tensor = energy(texts, matching.pooled_videos.flatten(0, 1)[:, None])
         return energies.reshape(matching.scores.shape)
+
+    def _energy_and_replay(self) -> tuple[Energy, ReplayBuffer]:
+        if self.energy is None or self.replay is None:
+            raise ConfigError("this model has no energy; build it with energy='bilinear'")
+        return self.energy, self.replay
 
     def _energy_loss(
         self,
@@ -425,12 +423,11 @@ class EagleNet(Method):
         positives: RightPairs,
         samples: Pairs,
     ) -> Float[Tensor, ""]:
-        if self.energy is None:
-            raise ConfigError("this model has no energy; build it with energy='bilinear'")
+        energy, _ = self._energy_and_replay()
         return energy_matching_loss(
             self.pair_energies(sentence, video, matching),
             positives,
-            self.energy(*samples),
+            energy(*samples),
             penalty=self.config.energy_penalty,
             in_batch=self.config.energy_in_batch,
         )
@@ -444,12 +441,11 @@ class EagleNet(Method):
     ) -> Pairs:
         """Return the ends of Langevin chains; training stores them in the replay buffer."""
         config = self.config
-        if self.energy is None or self.replay is None:
-            raise ConfigError("this model has no energy; build it with energy='bilinear'")
+        energy, replay = self._energy_and_replay()
         if start is None:
-            start = self.replay.draw(config.num_chains or num_texts, generator=generator)
+            start = replay.draw(config.num_chains or num_texts, generator=generator)
         samples = self.run_chain(
-            self.energy,
+            energy,
             *start,
             steps=config.langevin_steps,
             step_size=config.langevin_step_size,
@@ -458,5 +454,5 @@ class EagleNet(Method):
             generator=generator,
         )
         if self.training:
-            self.replay.write(*samples)
+            replay.write(*samples)
         return samples

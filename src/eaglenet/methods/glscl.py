@@ -35,8 +35,8 @@ class GLSCLConfig(MethodConfig):
     consistency, target: weight and target of the agreement of matched concepts (the authors use
         the weight 0.02 for MSR-VTT, 0.005 for DiDeMo, ActivityNet and MSVD).
     diversity, margin: weight and margin of the difference between concepts.
-    padding: ``official`` lets concepts read padded words and frames, as the code of the authors;
-        there the text tower masks padded tokens.
+    padding: ``official`` lets concepts read padded words and frames, as in the authors' code, and
+        masks padded tokens in the text tower.
     """
 
     num_concepts: int = 8
@@ -57,7 +57,7 @@ class GLSCLConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(GLSCLConfig, paper="GLSCL (Zhang et al., TIP 2025)", checked="golden")
+@register(GLSCLConfig, paper="GLSCL (Zhang et al., TIP 2025)", checked_by="golden")
 class GLSCL(Method):
     r"""Global and local semantic consistency.
 
@@ -94,9 +94,9 @@ class GLSCL(Method):
         self.loss = SoftmaxLoss()
 
     def _encode_text(self, texts: TextSource) -> TextFeatures:
-        """Encode texts; for ``padding="official"`` no token of CLIP's tower attends to padding.
+        """Encode texts; with ``padding="official"``, no token of CLIP's tower attends to padding.
 
-        This changes the padded tokens, which the concepts then read; not the text itself.
+        This changes only the padded tokens, which the concepts then read, not the text vector.
         """
         tower = getattr(self.encoder, "text", None)
         is_official = self.config.padding == "official"
@@ -105,8 +105,8 @@ class GLSCL(Method):
         texts = texts.to(self.device)
         length = texts.ids.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=self.device).tril()
-        allowed = causal & texts.mask[:, None, None, :]
-        words = tower.project(run_blocks(tower, tower.embed(texts.ids), mask=allowed))
+        attention_mask = causal & texts.mask[:, None, None, :]
+        words = tower.project(run_blocks(tower, tower.embed(texts.ids), mask=attention_mask))
         sentence = take_positions(words, tower.end_positions(texts.ids))
         return TextFeatures(sentence=sentence, words=words, words_mask=texts.mask)
 

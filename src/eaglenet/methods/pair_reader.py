@@ -32,10 +32,10 @@ scores of the towers."""
 class PairReaderConfig(MethodConfig):
     """Settings of PairReader; the defaults have 29 million weights on towers of width 512.
 
-    num_words: longest text, in tokens.
+    num_words: maximum tokens per text.
     hidden_dim, num_layers, num_heads: size of the transformer.
-    num_negatives: wrong videos per text, and wrong texts per video, in training: those with the
-        highest cosines.
+    num_negatives: wrong videos per text, and wrong texts per video, in training; those with the
+        highest cosines are taken.
     pairs_at_once: pairs per call of the transformer.
     """
 
@@ -55,7 +55,7 @@ class PairReaderConfig(MethodConfig):
 @register(
     PairReaderConfig,
     paper="this project's own, after the idea of VEDJE (2026)",
-    checked="reference loop",
+    checked_by="reference loop",
 )
 class PairReader(Method):
     r"""Cosine of text and mean frame, plus the output of a cross-encoder over the pair.
@@ -65,9 +65,9 @@ class PairReader(Method):
         h = T(\mathrm{LN}([A t;\; B f_1 \dots B f_M;\; A w_1 \dots A w_N] + P))
 
     with unit vectors t, f and w of the text, the frames and the words, linear maps A and B, and
-    learned positions P. It needs only the frame features that every store has, so that any store
-    of its towers can be ranked with it. Training compares each text with its videos and with those
-    of the highest cosines, as in a shortlist, and each video with texts likewise.
+    learned positions P. It needs only the frame features that every store has, so that it can rank
+    any store of its towers. Training compares each text with its videos and with those of the
+    highest cosines, as in a shortlist, and each video with texts in the same way.
     """
 
     name = "pair_reader"
@@ -123,7 +123,7 @@ class PairReader(Method):
         size = self.config.pairs_at_once
         outputs = []
         for texts, videos in zip(rows.split(size), columns.split(size), strict=True):
-            # The text, the frames, the words; the output is that of the text.
+            # The text, the frames, the words; only the output of the text is used.
             tokens = torch.cat([words[texts, :1], frames[videos], words[texts, 1:]], dim=1)
             is_real = torch.cat(
                 [words_mask[texts, :1], video.mask[videos], words_mask[texts, 1:]], dim=1
@@ -143,7 +143,7 @@ class PairReader(Method):
     ) -> tuple[Float[Tensor, "texts tokens dim"], Bool[Tensor, "texts tokens"]]:
         """Return the tokens of the text and of its words, and the mask of real ones."""
         words, mask = words_or_sentence(text)
-        # Without the padding that all texts share: most of the time of a tile is spent per token.
+        # Drop the padding that all texts share, because the time of a tile grows with its tokens.
         ends = mask.any(dim=0).nonzero()
         longest = int(ends[-1]) + 1 if len(ends) else 0
         words, mask = words[:, :longest], mask[:, :longest]

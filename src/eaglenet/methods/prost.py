@@ -1,4 +1,4 @@
-"""ProST: phrases meet objects, sentences meet events."""
+"""ProST: phrases are matched with objects, whole texts with events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_bl
 
 
 class SparsePrototypes(nn.Module):
-    r"""Sums of tokens under weights that a ReLU makes sparse.
+    r"""Sums of tokens, with weights that a ReLU makes sparse.
 
     .. math:: p_j = \sum_i \mathrm{ReLU}(W_2\, \mathrm{ReLU}(W_1 x_i))_j\, x_i
     """
@@ -74,15 +74,15 @@ class CrossAttention(nn.Module):
         )  # [rows, heads, tokens, head width]
         logits = query @ key.transpose(2, 3) / math.sqrt(query.shape[-1])
         weights = masked_softmax(logits, None if mask is None else mask[:, None])
-        attended = (self.dropout(weights) @ value).transpose(1, 2).flatten(2)
-        result: Tensor = self.output(attended)
+        result: Tensor = self.output((self.dropout(weights) @ value).transpose(1, 2).flatten(2))
         return result
 
 
 class PrototypeLayer(nn.Module):
-    """``x = LN(q)``, attend to ``LN(memory)`` with a residual, LN, network with a residual, LN.
+    """Layer: ``x = LN(q)``, LN(x + attention(x, LN(memory))), LN(x + network(x)).
 
-    With ``self_attention`` the queries attend to each other first, without a residual (events).
+    With ``self_attention`` (for events), the queries attend to each other first, without a
+    residual.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class PrototypeLayer(nn.Module):
         states = self.query_norm(queries)
         if self.around is not None and self.around_norm is not None:
             states = self.around_norm(self.dropout(self.around(states, states)))
-        attended = self.across(states, self.memory_norm(memory), mask)
-        states = self.attention_norm(states + self.dropout(attended))
+        output = self.across(states, self.memory_norm(memory), mask)
+        states = self.attention_norm(states + self.dropout(output))
         return self.output_norm(states + self.dropout(self.network(states)))  # type: ignore[no-any-return]
 
 
@@ -146,7 +146,7 @@ class PrototypeDecoder(nn.Module):
         *,
         count: int | None = None,
     ) -> Float[Tensor, "rows queries dim"]:
-        """States of all queries, or of the first ``count``."""
+        """Return the states of all queries, or of the first ``count``."""
         states = self.queries[:count].expand(len(memory), -1, -1)
         for layer in self.layers:
             states = layer(states, memory, mask)
@@ -156,12 +156,12 @@ class PrototypeDecoder(nn.Module):
 def local_mask(
     mask: Bool[Tensor, "videos frames"], num_objects: int, *, reach: float = 0.2
 ) -> Bool[Tensor, "videos frames tokens"]:
-    """Objects that the query of each frame may attend to: one run of the real frames' objects.
+    """Return the mask of objects that the query of each frame attends to, a run of real objects.
 
     Of ``n`` real objects, the run of frame ``i`` begins at its first object ``s`` and ends before
     ``e = s + num_objects + floor(reach n)``. A run with ``e > n - 1`` becomes
-    ``[s - (e - (n - 1)), n)``, as in the official code: one entry longer than the others, also
-    where it would have fitted exactly.
+    ``[s - (e - (n - 1)), n)``, as in the official code: one object longer than the others, even if
+    it would fit exactly.
     """
     order = mask.cumsum(dim=1) - 1  # index among the real frames
     total = num_objects * mask.sum(dim=1, keepdim=True)
@@ -182,9 +182,9 @@ def local_mask(
 class ProSTConfig(MethodConfig):
     """Settings of ProST.
 
-    num_phrases: prototypes of a text; num_objects: of a frame, its class token included;
-    num_events: of a video. num_heads: of the decoders' attention.
-    reach: fraction of all objects that the query of a frame attends to beside its own.
+    num_phrases: prototypes per text. num_objects: prototypes per frame, its class token included.
+    num_events: prototypes per video. num_heads: attention heads of the decoders.
+    reach: fraction of all objects that the query of a frame attends to, besides its own.
     padding: ``official`` counts padded words and frames as real, as the authors' code does.
     """
 
@@ -199,19 +199,19 @@ class ProSTConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(ProSTConfig, paper="ProST (Li et al., ICCV 2023)", checked="golden")
+@register(ProSTConfig, paper="ProST (Li et al., ICCV 2023)", checked_by="golden")
 class ProST(TowerMethod):
     r"""Prototypes of space and time.
 
     .. math:: s = \max_k \cos(t, e_k) + \frac{1}{N_o} \sum_j \max_{m,i} \cos(p_i, o_{mj})
 
-    ``p`` are phrases of the text, ``o`` the ``N_o`` objects of each frame, ``e`` the events: each
-    object slot ``j`` finds its best phrase and frame. ``encode_video`` stores events, then objects
-    in ``VideoFeatures.tokens``.
+    ``p`` are phrases of the text, ``o`` the ``N_o`` objects of each frame, ``e`` the events: object
+    ``j`` takes its best phrase and frame. ``encode_video`` stores events, then objects in
+    ``VideoFeatures.tokens``.
 
     Paper: padded words and frames are left out by default; the official code has no masks. Its
     search for the weight of the second term on the test split, and its joint matching of all
-    queries, are not here.
+    queries, are not implemented.
     """
 
     name = "prost"
@@ -272,7 +272,7 @@ class ProST(TowerMethod):
         objects: Float[Tensor, "videos tokens dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos events dim"]:
-        """Event prototypes, averaged with the mean frame."""
+        """Return the event prototypes, averaged with the mean frame."""
         events = self.event_decoder(self.frame_prototypes(frames, objects, mask), mask[:, None])
         weights = frame_weights(mask, frames.dtype)[..., None]
         return (events + (frames * weights).sum(dim=1, keepdim=True)) / 2  # type: ignore[no-any-return]
@@ -283,7 +283,7 @@ class ProST(TowerMethod):
         objects: Float[Tensor, "videos tokens dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos frames dim"]:
-        """Objects as the query of each frame reads them, averaged with the frame itself."""
+        """Return the output of the query of each frame over objects, averaged with the frame."""
         near = local_mask(mask, self.config.num_objects, reach=self.config.reach)
         return (self.frame_decoder(objects, near, count=mask.shape[1]) + frames) / 2  # type: ignore[no-any-return]
 
@@ -295,7 +295,7 @@ class ProST(TowerMethod):
     def similarities(
         self, text: TextFeatures, video: VideoFeatures
     ) -> tuple[Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]]:
-        """Event-sentence and object-phrase similarity."""
+        """Return the similarities of events and texts, and of objects and phrases."""
         if video.tokens is None or video.tokens_mask is None or text.words is None:
             raise ConfigError(
                 "prost needs texts with words and videos with prototypes; encode both with prost"
@@ -310,7 +310,7 @@ class ProST(TowerMethod):
         return by_event, best_frame.mean(dim=-1)
 
     def text_phrases(self, text: TextFeatures) -> Float[Tensor, "texts phrases dim"]:
-        """Phrase prototypes: sums of words under sparse weights."""
+        """Return the phrase prototypes: sums of words with sparse weights."""
         if text.words is None:
             raise ConfigError("prost needs texts with words; encode them with its encode_text")
         mask = text.words_mask
@@ -324,7 +324,7 @@ class ProST(TowerMethod):
         return by_event + by_object
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """The mean of both contrastive losses."""
+        """Return the contrastive losses of both similarities, each with weight 1/2."""
         by_event, by_object = self.similarities(text, video)
         return Losses(
             {"events": self.loss(by_event, positives), "objects": self.loss(by_object, positives)},

@@ -15,13 +15,13 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.encoders.video_tower import need_clips, split_heads
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips, split_heads
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod
+from eaglenet.methods.tower_base import CosineMethod, TowerMethod
 
 
 class LowRankModulation(nn.Module):
@@ -66,12 +66,12 @@ class AsynchronousAttention(nn.Module):
     ) -> Float[Tensor, "videos frames tokens width"]:
         """Return the term to add to the attention output; ``count`` real frames come first."""
         indices = self._choose(tokens)  # [videos, frames, kept], indices of patches
-        warped = self._warp(tokens, indices, count)
+        neighbours = self._warp(tokens, indices, count)
         patches = tokens[:, :, 1:].take_along_dim(indices[..., None], dim=2)
         width = tokens.shape[-1]
         query = F.linear(patches, attention.qkv.weight[:width], attention.qkv.bias[:width])
         key, value = F.linear(
-            warped, attention.qkv.weight[width:], attention.qkv.bias[width:]
+            neighbours, attention.qkv.weight[width:], attention.qkv.bias[width:]
         ).chunk(2, dim=-1)
         query, key, value = (
             split_heads(each.flatten(0, 1), attention.heads) for each in (query, key, value)
@@ -155,7 +155,7 @@ class AsynchronousTower(nn.Module):
             raise too_many_frames(num_frames, max_frames)
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
         count = mask.sum(dim=1)
         for index, block in enumerate(tower.blocks):
             if not isinstance(block, ResidualBlock):
@@ -177,8 +177,8 @@ class AsynchronousTower(nn.Module):
 class RAPConfig(MethodConfig):
     """Settings of our interpretation of RAP.
 
-    frozen: do not train the towers. rank: rank of the modulation over time. num_kept: patches per
-    frame with asynchronous attention. num_asynchronous: number of blocks before the last one with
+    frozen: do not train the towers. rank: rank of the modulation. num_kept: patches per frame with
+    asynchronous attention. num_asynchronous: number of blocks before the last one with
     asynchronous attention.
     """
 
@@ -191,9 +191,9 @@ class RAPConfig(MethodConfig):
 @register(
     RAPConfig,
     paper="RAP (Cao et al., Findings of ACL 2024)",
-    checked="approximate from the abstract",
+    checked_by="approximate from the abstract",
 )
-class RAP(CosineMethod):
+class RAP(CosineMethod, TowerMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the unit mean of unit frames of the adapted tower.
 
     Approximate: implemented from the abstract. The abstract selects patches by the text; here the
@@ -222,7 +222,7 @@ class RAP(CosineMethod):
             freeze_tower(encoder)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         order, back = real_first(mask)
         frames = clips.frames.to(self.device, non_blocking=True)

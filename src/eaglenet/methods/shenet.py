@@ -34,7 +34,9 @@ class SHENetConfig(MethodConfig):
 
 
 @register(
-    SHENetConfig, paper="SHE-Net (Yu et al., TCSVT 2025)", checked="approximate from the abstract"
+    SHENetConfig,
+    paper="SHE-Net (Yu et al., TCSVT 2025)",
+    checked_by="approximate from the abstract",
 )
 class SHENet(TowerMethod):
     r"""Sum of the similarities of each level of a text with the frames or patches it selects.

@@ -1,4 +1,4 @@
-"""TempMe: few weights train, and tokens that say the same in time become one."""
+"""TempMe: low-rank training, and merging of similar tokens within and between frames."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import Attention, ResidualBlock
 from eaglenet.encoders.compact import CompactVision, ScaledBlock
 from eaglenet.encoders.low_rank import add_low_rank, freeze_tower
-from eaglenet.encoders.video_tower import need_clips
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import Padding, frame_weights, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod, PatchEncoder
+from eaglenet.methods.tower_base import CosineMethod, PatchEncoder, TowerMethod
 
 
 def frame_groups(num_frames: int, max_groups: int) -> tuple[int, ...]:
-    """At most ``max_groups`` factors of ``num_frames``, small ones first: 12 is 2 x 2 x 3."""
+    """Return at most ``max_groups`` factors of ``num_frames``, ascending: 12 is 2 x 2 x 3."""
     factors: list[int] = []
     rest, factor = num_frames, 2
     while rest > 1:
@@ -42,7 +42,7 @@ def frame_groups(num_frames: int, max_groups: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MergedTokens:
-    """Tokens of each clip, class tokens first, and how many patches each stands for."""
+    """Tokens of each clip, class tokens first, and the number of patches merged into each."""
 
     tokens: Float[Tensor, "clips tokens width"]
     sizes: Float[Tensor, "clips tokens"]
@@ -51,10 +51,11 @@ class MergedTokens:
 def merge(
     state: MergedTokens, metric: Float[Tensor, "clips tokens any"], num_merged: int, num_class: int
 ) -> MergedTokens:
-    """Bipartite soft matching (ToMe): every other patch may join the most similar of the rest.
+    """Merge similar patches by bipartite soft matching (ToMe).
 
-    The ``num_merged`` most similar links are merged into means weighted by size; class tokens (the
-    first ``num_class``) stay. With an even number of class tokens the patches 0, 2, 4, ... are the
+    Every second patch is linked to the most similar of the others, its target. The ``num_merged``
+    most similar links are merged into means weighted by size; class tokens (the first
+    ``num_class``) stay. With an even number of class tokens the patches 0, 2, 4, ... are the
     sources of links, with an odd number 1, 3, 5, ...: the same tokens of the whole sequence.
     The result has class tokens, unmerged sources in their order, then targets.
     """
@@ -71,11 +72,11 @@ def merge(
     order = best.argsort(dim=-1, descending=True, stable=True)
     merging = order[:, :num_merged]
     staying = order[:, num_merged:].sort(dim=-1).values
-    weighted = patches.to(sizes.dtype) * sizes[..., None]
-    source_tokens, source_sizes = weighted[:, sources], sizes[:, sources]
+    sums = patches.to(sizes.dtype) * sizes[..., None]
+    source_tokens, source_sizes = sums[:, sources], sizes[:, sources]
     into = target.take_along_dim(merging, dim=1)
     merged_tokens = source_tokens.take_along_dim(merging[..., None], dim=1)
-    target_tokens = weighted[:, targets].scatter_add(
+    target_tokens = sums[:, targets].scatter_add(
         1, into[..., None].expand_as(merged_tokens), merged_tokens
     )
     target_sizes = sizes[:, targets].scatter_add(
@@ -95,30 +96,30 @@ def merge(
 def attend(
     attention: Attention, state: MergedTokens, tokens: Float[Tensor, "clips tokens width"]
 ) -> tuple[Float[Tensor, "clips tokens width"], Float[Tensor, "clips tokens head_width"]]:
-    """Attention in which a token counts by its size, and the mean over heads of the keys."""
+    """Return attention in which a token counts by its size, and the mean over heads of the keys."""
     clips, length, width = tokens.shape
     parts = attention.qkv(tokens).view(clips, length, 3, attention.heads, width // attention.heads)
     query, key, value = (part.transpose(1, 2) for part in parts.unbind(2))
     bias = state.sizes.log().to(query.dtype)[:, None, None, :]
-    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-    return attention.out(mixed.transpose(1, 2).flatten(2)), key.mean(dim=1)
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+    return attention.out(output.transpose(1, 2).flatten(2)), key.mean(dim=1)
 
 
 PatchTower = VisionTower | CompactVision
 
 
 class TokenMerging(nn.Module):
-    """Token merging of TempMe in a vision tower: joins of clips, and their positions in time.
+    """Token merging of TempMe in a vision tower.
 
-    In each of the ``blocks`` so many neighbouring clips as ``groups`` says become one, before the
-    attention. In the blocks before the first of them every frame is a clip of its own.
+    At first, every frame is a clip of its own. Each of ``blocks`` joins groups of neighbouring
+    clips into one before its attention.
 
     Args:
-        groups: clips that become one in each of ``blocks``; their product divides the frames.
-        blocks: indices of the blocks that join clips; None takes those directly before the last.
-        num_frames: frames of a video; None takes the product of ``groups``.
+        groups: size of the groups in each of ``blocks``; the product of all divides the frames.
+        blocks: indices of the blocks that join clips; by default those directly before the last.
+        num_frames: frames per video; by default the product of ``groups``.
         num_merged: patches that merge in each block before the first join.
-        across, within: fractions of all tokens that merge between clips, and inside one.
+        across, within: fractions of all tokens that merge when clips are joined, and inside a clip.
         positions: add a learned position of each clip to its tokens before clips are joined.
     """
 
@@ -165,7 +166,7 @@ class TokenMerging(nn.Module):
     def forward(
         self, tower: PatchTower, frames: Tensor
     ) -> tuple[Float[Tensor, "videos frames dim"], list[int]]:
-        """Vector of each frame, and the number of a video's tokens per block."""
+        """Return the vector of each frame, and the number of tokens of a video after each block."""
         num_videos, num_frames = frames.shape[:2]
         counts, num_class = [], 1
         for state, num_class in self.blocks(tower, frames):  # noqa: B007
@@ -176,12 +177,12 @@ class TokenMerging(nn.Module):
         return vectors.reshape(num_videos, num_frames, -1), counts
 
     def blocks(self, tower: PatchTower, frames: Tensor) -> Iterator[tuple[MergedTokens, int]]:
-        """Tokens of all clips and the number of class tokens, after each block."""
+        """Yield the tokens of all clips and the number of class tokens, after each block."""
         num_frames = frames.shape[1]
         tokens = tower.embed(frames.flatten(0, 1))
         if isinstance(tower, VisionTower) and tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
-        # Half precision could not count as many patches as one token may come to stand for.
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
+        # Half precision cannot represent all numbers of patches that one token may contain.
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         sizes = torch.ones(tokens.shape[:2], dtype=dtype, device=tokens.device)
         state, num_class = MergedTokens(tokens, sizes), 1
@@ -194,7 +195,7 @@ class TokenMerging(nn.Module):
             yield state, num_class
 
     def _join(self, state: MergedTokens, index: int, num_class: int) -> MergedTokens:
-        """Neighbouring clips as one, class tokens first; similar patches are merged."""
+        """Join neighbouring clips, class tokens first, and merge similar patches."""
         clips, length = state.sizes.shape
         group = self.groups[index]
         tokens = state.tokens
@@ -207,9 +208,9 @@ class TokenMerging(nn.Module):
             classes, patches = parts[:, :, :num_class], parts[:, :, num_class:]
             return torch.cat([classes.flatten(1, 2), patches.flatten(1, 2)], dim=1)
 
-        joined = MergedTokens(join(tokens), join(state.sizes))
-        num_merged = int(self.across * joined.tokens.shape[1])
-        return merge(joined, join(state.tokens), num_merged, num_class * group)
+        joint_state = MergedTokens(join(tokens), join(state.sizes))
+        num_merged = int(self.across * joint_state.tokens.shape[1])
+        return merge(joint_state, join(state.tokens), num_merged, num_class * group)
 
     def _block(
         self,
@@ -219,9 +220,9 @@ class TokenMerging(nn.Module):
         *,
         is_joined: bool,
     ) -> MergedTokens:
-        """A block of the tower with a merge between its attention and its feed-forward."""
-        mixed, keys = attend(block.attention, state, block.ln_1(state.tokens))
-        state = MergedTokens(block.add_attention(state.tokens, mixed), state.sizes)
+        """Run a block of the tower, with a merge between its attention and its feed-forward."""
+        output, keys = attend(block.attention, state, block.ln_1(state.tokens))
+        state = MergedTokens(block.add_attention(state.tokens, output), state.sizes)
         count = int(self.within * state.tokens.shape[1]) if is_joined else self.num_merged
         state = merge(state, keys, count, num_class)
         return MergedTokens(block.add_mlp(state.tokens), state.sizes)
@@ -230,9 +231,10 @@ class TokenMerging(nn.Module):
 def spread_frames(
     mask: Bool[Tensor, "videos frames"], num_frames: int
 ) -> tuple[Int[Tensor, "videos spread"], Int[Tensor, "videos frames"]]:
-    """Input frame of each of ``num_frames`` positions, and the position of each input frame.
+    """Spread the real frames of each video evenly over ``num_frames`` positions.
 
-    Real frames alone, spread evenly; some are repeated where there are fewer.
+    Returns the input frame of each position and the position of each input frame. Frames of a
+    shorter video are repeated.
     """
     count = mask.sum(dim=1, keepdim=True).clamp(min=1)
     positions = torch.arange(num_frames, device=mask.device)[None]
@@ -244,22 +246,24 @@ def spread_frames(
 
 
 MERGED_FRACTION = 0.05
+"""Default fraction of the patches of a frame that merge in each block before the first join."""
 
 
 @dataclass(frozen=True)
 class TempMeConfig(MethodConfig):
     """Settings of TempMe.
 
-    rank: of the low-rank changes of both towers. frozen: nothing else of the towers trains.
-    groups: neighbouring clips that become one in each of the blocks before the last; their product
-        divides ``num_frames``. None factors it: 12 frames 2, 2, 3 (the authors), 64 frames 4, 4, 4.
-    merge_blocks: blocks (from 0) that join the groups; None takes those directly before the last.
-    num_merged: patches of a frame that merge in each of the first blocks; None takes 5% (the
-        authors: 2 of 49 for ViT-B/32; 10 of 196 for ViT-B/16 is our reading, uncertain).
-    across, within: fractions of all tokens that merge between clips, and inside one.
+    rank: rank of the changes of both towers. frozen: train nothing else of the towers.
+    groups: numbers of neighbouring clips that are joined, one for each of ``merge_blocks``; their
+        product divides ``num_frames``. None: factors of ``num_frames``, which are 2, 2, 3 for 12
+        (the authors' choice) and 4, 4, 4 for 64.
+    merge_blocks: blocks (from 0) that join clips; None: those directly before the last.
+    num_merged: patches of a frame that merge in each of the first blocks; None: 5% (the authors:
+        2 of 49 for ViT-B/32; 10 of 196 for ViT-B/16 is our reading, uncertain).
+    across, within: fractions of all tokens that merge when clips are joined, and inside a clip.
     clip_positions: learned positions of the clips before each join.
     padding: ``masked`` spreads the real frames of a short video over all positions; ``official``
-        runs padded frames through the tower and leaves them out of the last mean alone, as the
+        runs padded frames through the tower and leaves them out of the last mean only, as the
         authors' code does.
     """
 
@@ -274,14 +278,14 @@ class TempMeConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(TempMeConfig, paper="TempMe (Shen et al., ICLR 2025)", checked="golden")
-class TempMe(CosineMethod):
+@register(TempMeConfig, paper="TempMe (Shen et al., ICLR 2025)", checked_by="golden")
+class TempMe(CosineMethod, TowerMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the mean of the unit class tokens of the frames.
 
-    A video is one set of tokens at the end: class tokens never merge, patches do, first inside a
-    frame, then between neighbouring ones (:class:`TokenMerging`). ``VideoFeatures.video`` is
-    that vector. A compact tower reads a frame from its class token and the mean of the video's
-    patches (:meth:`CompactVision.read_merged`). The authors' RandAugment is
+    Patches merge first inside a frame, then between neighbouring frames, until a video is one set
+    of tokens (:class:`TokenMerging`); class tokens never merge. ``VideoFeatures.video`` is ``v``. A
+    compact tower computes a frame from its class token and the mean of the video's patches
+    (:meth:`CompactVision.read_merged`). The authors' RandAugment is
     ``training.augment=rand_augment``, which the protocol ``original`` sets.
     """
 
@@ -314,20 +318,20 @@ class TempMe(CosineMethod):
 
     @classmethod
     def prepare(cls, config: TempMeConfig, encoder: PatchEncoder) -> None:
-        """Add low-rank changes to both towers; with ``frozen`` nothing else of them trains."""
+        """Add low-rank changes to both towers; with ``frozen``, nothing else of them is trained."""
         if config.frozen:
             freeze_tower(encoder)
         add_low_rank(encoder, config.rank)
 
     @classmethod
     def build(cls, config: TempMeConfig, encoder: Encoder) -> TempMe:
-        """Create the method; with ``frozen`` the scale of the loss is frozen too."""
+        """Create the method; with ``frozen``, the scale of the loss is frozen too."""
         method = super().build(config, encoder)
         method.loss.logit_scale.requires_grad_(not config.frozen)
         return method
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         frames = clips.frames.to(self.device, non_blocking=True)
         if self.config.padding == "official":
@@ -346,7 +350,7 @@ class TempMe(CosineMethod):
         frames: Shaped[Tensor, "videos frames 3 rows columns"],
         mask: Bool[Tensor, "videos frames"],
     ) -> VideoFeatures:
-        """Features as the authors' code has them: padding is left out of the last mean alone."""
+        """Encode videos as the authors' code does, which masks padding in the last mean only."""
         if frames.shape[1] != self.config.num_frames:
             raise UsageError(
                 f"tempme with padding=official takes {self.config.num_frames} frames per video, "

@@ -15,13 +15,13 @@ from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.blocks import run_block
 from eaglenet.encoders.clip import ClipEncoder, TextTower, take_positions
 from eaglenet.encoders.low_rank import freeze_tower
-from eaglenet.encoders.video_tower import need_clips
-from eaglenet.encoders.vision import VisionTower, place_in_time
+from eaglenet.encoders.video_tower import require_clips
+from eaglenet.encoders.vision import VisionTower, add_frame_positions
 from eaglenet.layers.masking import mean_pooling, real_first
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
-from eaglenet.methods.tower_base import CosineMethod
+from eaglenet.methods.tower_base import CosineMethod, TowerMethod
 
 
 class FramesAsImage(nn.Module):
@@ -42,7 +42,7 @@ class FramesAsImage(nn.Module):
         num_videos, num_frames = mask.shape
         tokens = tower.embed(frames.flatten(0, 1))
         if tower.frame_embedding is not None:
-            tokens = place_in_time(tokens, tower.frame_embedding, num_frames)
+            tokens = add_frame_positions(tokens, tower.frame_embedding, num_frames)
         for block in tower.blocks[: self.first]:
             tokens = run_block(block, tokens, is_checkpointed=False)
         length = tokens.shape[1]
@@ -113,9 +113,9 @@ class TFVLConfig(MethodConfig):
 
 
 @register(
-    TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked="approximate from the abstract"
+    TFVLConfig, paper="TFVL (Shen et al., TNNLS 2025)", checked_by="approximate from the abstract"
 )
-class TFVL(CosineMethod):
+class TFVL(CosineMethod, TowerMethod):
     """``s(t, v) = cos(t, v)`` with ``v`` the mean frame plus the text tower's output for frames.
 
     Approximate: implemented from the abstract. ``VideoFeatures.video`` is the sum.
@@ -143,7 +143,7 @@ class TFVL(CosineMethod):
             freeze_tower(encoder)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        clips = need_clips(videos, self.name)
+        clips = require_clips(videos, self.name)
         mask = clips.mask.to(self.device)
         if mask.shape[1] > self.config.num_frames:
             raise too_many_frames(mask.shape[1], self.config.num_frames)

@@ -1,4 +1,4 @@
-"""T-MASS: a text is a region instead of a point; its size depends on the video."""
+"""T-MASS: a text is a region instead of a point, and its size depends on the video."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TMASSConfig(MethodConfig):
     """Settings of T-MASS.
 
     prior, noise_scale: noise of the region, ``uniform`` in [0, 1) or ``normal``, and its factor
-        (the authors use uniform and 1; normal and 0.003 for LSMDC).
-    num_candidates: candidates per pair at inference, of which the best counts.
+        (the authors use uniform and 1; for LSMDC normal and 0.003).
+    num_candidates: candidates per pair at inference, the best of which gives the score.
     noise_seed: seed of the noise that every evaluation uses for all pairs.
     num_heads: attention heads of the pooling.
     support_weight: weight of the support loss (0.8 for MSR-VTT; the authors use 0 for DiDeMo).
@@ -47,7 +47,7 @@ class TMASSConfig(MethodConfig):
         self.require_positive("num_candidates")
 
 
-@register(TMASSConfig, paper="T-MASS (Wang et al., CVPR 2024)", checked="golden")
+@register(TMASSConfig, paper="T-MASS (Wang et al., CVPR 2024)", checked_by="golden")
 class TMASS(Method):
     r"""Best cosine of stochastic texts with the text-pooled video.
 
@@ -105,20 +105,20 @@ class TMASS(Method):
         pair, scaled as the prior; None: all pairs share the noise of the model.
         """
         radius = self.radius(text, video)
+        videos = self.pooling(text.sentence, video.frames, video.mask)
         if noise is not None:
-            pooled = self.pooling(text.sentence, video.frames, video.mask)
             candidates = self.stochastic.candidates(text.sentence, radius, noise)
-            return F.cosine_similarity(candidates, pooled[:, :, None], dim=-1).amax(dim=-1)
+            return F.cosine_similarity(candidates, videos[:, :, None], dim=-1).amax(dim=-1)
         sentence = text.sentence[:, None]
-        pooled = F.normalize(self.pooling(text.sentence, video.frames, video.mask), dim=-1)
+        videos = F.normalize(videos, dim=-1)
         shared_noise = self.noise.to(radius.dtype)
-        along = (sentence * pooled).sum(dim=-1)[..., None] + (radius * pooled) @ shared_noise.T
-        squared = (
+        along = (sentence * videos).sum(dim=-1)[..., None] + (radius * videos) @ shared_noise.T
+        squares = (
             sentence.square().sum(dim=-1, keepdim=True)
             + 2 * (sentence * radius) @ shared_noise.T
             + radius.square() @ shared_noise.T.square()
         )
-        return (along / squared.clamp_min(1e-12).sqrt()).amax(dim=-1)
+        return (along / squares.clamp_min(1e-12).sqrt()).amax(dim=-1)
 
     def losses(
         self,
@@ -129,13 +129,14 @@ class TMASS(Method):
     ) -> Losses:
         """Return the contrastive losses of a random text and of the support text.
 
-        In training, the radius depends on the right video of a text. ``noise``: None: random.
+        In training, the radius depends on the right video of a text. ``noise``: noise scaled as the
+        prior; by default drawn.
         """
         sentence = text.sentence
         right_videos = first_right_video(positives)
         texts = torch.arange(len(text), device=right_videos.device)
         radius = self.radius(text, video)[texts, right_videos]
-        pooled = self.pooling(sentence, video.frames, video.mask)
+        videos = self.pooling(sentence, video.frames, video.mask)
         if noise is None:
             noise = self.config.noise_scale * draw_noise(
                 *sentence.shape,
@@ -144,15 +145,12 @@ class TMASS(Method):
                 dtype=sentence.dtype,
             )
         candidates = sentence + radius * noise
-        terms = {"stochastic": self.loss(_cosines(candidates, pooled), positives)}
+
+        def contrast(vectors: Float[Tensor, "texts dim"]) -> Float[Tensor, ""]:
+            return self.loss(F.cosine_similarity(vectors[:, None], videos, dim=-1), positives)  # type: ignore[no-any-return]
+
+        terms = {"stochastic": contrast(candidates)}
         if self.config.support_weight:
-            direction = F.normalize(pooled.mean(dim=0)[right_videos] - sentence, dim=-1)
-            support = sentence + direction * radius
-            terms["support"] = self.loss(_cosines(support, pooled), positives)
+            direction = F.normalize(videos.mean(dim=0)[right_videos] - sentence, dim=-1)
+            terms["support"] = contrast(sentence + direction * radius)
         return Losses(terms, {"support": self.config.support_weight})
-
-
-def _cosines(
-    text: Float[Tensor, "texts dim"], pooled: Float[Tensor, "texts videos dim"]
-) -> Float[Tensor, "texts videos"]:
-    return F.cosine_similarity(text[:, None], pooled, dim=-1)

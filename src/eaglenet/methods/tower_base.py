@@ -22,7 +22,7 @@ from eaglenet.losses import SoftmaxLoss, fixed_softmax_loss
 from eaglenet.methods.base import Method
 
 PatchEncoder = ClipEncoder | CompactEncoder
-"""Encoders whose image tower has a class token and gives patches."""
+"""Encoders whose image tower has a class token and returns patches."""
 OnTowers = TypeVar("OnTowers", bound="TowerMethod")
 OverFrames = TypeVar("OverFrames", bound="SpaceTimeMethod")
 
@@ -31,23 +31,22 @@ class TowerMethod(Method):
     """Method inside the towers, trained with one softmax loss over its scores."""
 
     needs_clip: ClassVar[bool] = True
-    """The towers are CLIP's; otherwise they may be those of a compact model too."""
+    """The towers must be CLIP's; otherwise they may be those of a compact model too."""
     encoder: ClipEncoder
     loss: SoftmaxLoss
 
     @classmethod
     def build(cls: type[OnTowers], config: Any, encoder: Encoder) -> OnTowers:
-        """Create the method; the towers are changed by :meth:`prepare` first."""
-        need_towers = need_clip if cls.needs_clip else need_patches
-        cls.prepare(config, need_towers(encoder, cls.name))
+        """Create the method; :meth:`prepare` changes the towers first."""
+        cls.prepare(config, need_towers(encoder, cls.name, only_clip=cls.needs_clip))
         return super().build(config, encoder)
 
     @classmethod
     def prepare(cls, config: Any, encoder: Any) -> None:
-        """Freeze, shift or extend the towers."""
+        """Change the towers before the method is created; by default, do nothing."""
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        """Features of the towers; with ``padding="official"`` tokens shift to padded frames too."""
+        """Encode videos; with ``padding="official"``, tokens shift to padded frames too."""
         if getattr(self.config, "padding", "masked") != "official":
             return super()._encode_video(videos)
         all_real = dataclasses.replace(videos, mask=effective_mask(videos.mask, "official"))
@@ -55,7 +54,7 @@ class TowerMethod(Method):
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 
 
-class CosineMethod(TowerMethod):
+class CosineMethod(Method):
     """``s(t, v) = cos(t, v)``: texts and videos are one vector each."""
 
     has_video_vector: ClassVar[bool] = True
@@ -71,19 +70,18 @@ class CosineMethod(TowerMethod):
         return super().coarse_vectors(features)
 
 
-class SpaceTimeMethod(Method):
-    """``s(t, v) = cos(t, v)`` with ``v`` read by the head of an image tower over all frames.
+class SpaceTimeMethod(CosineMethod):
+    """``s(t, v) = cos(t, v)`` with ``v`` the output of an image tower's head over all frames.
 
-    That is CLIP's class token; a tower that pools its patches pools those of all real frames.
+    The head reads the class token, or pools the patches of all real frames.
     """
 
     encoder: TowerEncoder
     space_time: SpaceTime
-    score_tile = (4096, 1024)
 
     @classmethod
     def build(cls: type[OverFrames], config: Any, encoder: Encoder) -> OverFrames:
-        """Create the method on any tower with blocks; parts that are not read are frozen."""
+        """Create the method on any tower with blocks; freeze the parts that nothing reads."""
         if not isinstance(encoder, TowerEncoder) or not isinstance(encoder.vision, TowerParts):
             raise ConfigError(
                 f"{cls.name} works inside an image tower and cannot run on "
@@ -95,51 +93,33 @@ class SpaceTimeMethod(Method):
 
     @property
     def tower(self) -> TowerParts:
-        """The encoder's image tower; one whose memory was released is restored."""
+        """The image tower of the encoder, which is loaded again if its memory was released."""
         return self.encoder.vision  # type: ignore[return-value]
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:
-        """Encode videos; with ``padding="official"`` padded frames are read like real ones."""
+        """Encode videos; with ``padding="official"``, padded frames are read like real ones."""
         all_visible = dataclasses.replace(
             videos, mask=effective_mask(videos.mask, self.config.padding)
         )
         features = self.space_time.encode(self.tower, all_visible)
         return dataclasses.replace(features, mask=videos.mask.to(features.mask.device))
 
-    def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        return F.normalize(text.sentence, dim=-1) @ unit_videos(video).T
-
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
-        """Cross-entropy of rows plus that of columns, at a fixed temperature."""
+        """Return the cross-entropy of rows plus that of columns, at a fixed temperature."""
         scores, temperature = self.score(text, video), self.config.temperature
         return Losses({"contrastive": fixed_softmax_loss(scores, positives, temperature)})
 
-    def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
-        if isinstance(features, TextFeatures):
-            return super().coarse_vectors(features)
-        return unit_videos(features)
 
-
-def need_clip(encoder: Encoder, name: str) -> ClipEncoder:
-    """Return the encoder as CLIP; raise an error for methods that need CLIP's vision tower."""
-    if not isinstance(encoder, ClipEncoder):
-        raise ConfigError(
-            f"{name} works inside CLIP's vision tower and cannot run on "
-            f"{ENCODERS[encoder.family].title}; use a CLIP model, or choose clip4clip, xpool, "
-            "tmass, video_colbert, drl, glscl or eaglenet"
-        )
-    return encoder
-
-
-def need_patches(encoder: Encoder, name: str) -> PatchEncoder:
-    """Return the encoder; raise an error for one whose frames have no class token and patches."""
-    if not isinstance(encoder, ClipEncoder | CompactEncoder):
-        raise ConfigError(
-            f"{name} works inside an image tower that gives patches and cannot run on "
-            f"{ENCODERS[encoder.family].title}; use a CLIP or compact model, or choose "
-            "clip4clip, xpool, tmass, video_colbert, drl, glscl or eaglenet"
-        )
-    return encoder
+def need_towers(encoder: Encoder, name: str, *, only_clip: bool = True) -> Any:
+    """Return a CLIP encoder (or else a compact one); raise ``ConfigError`` for any other."""
+    if isinstance(encoder, ClipEncoder) or (isinstance(encoder, CompactEncoder) and not only_clip):
+        return encoder
+    tower = "CLIP's vision tower" if only_clip else "an image tower with patches"
+    models = "a CLIP model" if only_clip else "a CLIP or compact model"
+    raise ConfigError(
+        f"{name} works inside {tower} and cannot run on {ENCODERS[encoder.family].title}; use "
+        f"{models}, or choose clip4clip, xpool, tmass, video_colbert, drl, glscl or eaglenet"
+    )
 
 
 def unit_videos(features: VideoFeatures) -> Float[Tensor, "videos dim"]:
@@ -163,6 +143,6 @@ def shift_last_blocks(encoder: PatchEncoder, count: int) -> None:
 
 
 def freeze_frame_embedding(tower: TowerParts) -> None:
-    """Freeze a tower's own frame positions, which a video tower replaces by others."""
+    """Freeze the frame positions of a tower, which a video tower replaces with its own."""
     if isinstance(tower, VisionTower) and tower.frame_embedding is not None:
         tower.frame_embedding.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""TS2-Net: tokens shifted between frames, and the patches that matter selected."""
+"""TS2-Net: tokens shifted between frames, and a selection of patches."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_bl
 class TS2NetConfig(MethodConfig):
     """Settings of TS2-Net.
 
-    num_shifted_blocks: number of the last visual blocks that see shifted tokens.
-    num_tokens: patches selected of each frame beside its class token.
+    num_shifted_blocks: number of the last visual blocks with shifted tokens.
+    num_tokens: patches selected per frame, besides its class token.
     num_samples, sigma: noise of the differentiable top-k in training.
     selection_gradient: backward pass of the top-k, ``diagonal`` (official code) or ``jacobian``
         (the whole Monte-Carlo estimate).
-    hard_selection: plain top-k in eval mode. Paper: the official code samples there too, with new
-        draws every time; where this is off, eval mode samples with the draws of ``noise_seed``.
-    sharpness: factor on the frame similarities before their softmax.
-    num_positions: None takes CLIP's 77 or the number of selected tokens, whichever is more.
+    hard_selection: plain top-k in eval mode. If off, eval mode samples with the noise of
+        ``noise_seed``. Paper: the official code samples with new noise every time.
+    sharpness: factor of the frame similarities before their softmax.
+    num_positions: None: CLIP's 77 or the number of selected tokens, whichever is more.
     padding: ``masked`` leaves the tokens of padded frames out. ``official`` repeats the whole
-        frame mask for the tokens, as the authors' code does, which marks the wrong ones whenever
-        a video has fewer frames.
+        frame mask for the tokens, as the authors' code does, which masks the wrong tokens of a
+        video with fewer frames.
     """
 
     num_shifted_blocks: int = 2
@@ -54,9 +54,9 @@ class TS2NetConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(TS2NetConfig, paper="TS2-Net (Liu et al., ECCV 2022)", checked="golden")
+@register(TS2NetConfig, paper="TS2-Net (Liu et al., ECCV 2022)", checked_by="golden")
 class TS2Net(TowerMethod):
-    r"""Frames weighted by how well they fit the text.
+    r"""Mean of frame similarities, weighted by a softmax of themselves.
 
     .. math:: s(t, v) = \sum_m \mathrm{softmax}_m(4\, c / \lVert c \rVert)\, c_m,
         \quad c_m = \cos(g_m, t)
@@ -64,7 +64,7 @@ class TS2Net(TowerMethod):
     ``g`` are the class tokens after a temporal transformer over the selected tokens of all frames;
     ``encode_video`` stores them in ``VideoFeatures.tokens``.
 
-    Paper: only the local term is here; the global one has weight 0 in the official code.
+    Paper: only the local term is implemented; the global one has weight 0 in the official code.
     """
 
     name = "ts2net"
@@ -106,16 +106,16 @@ class TS2Net(TowerMethod):
             raise ConfigError(
                 "ts2net needs tokens or patches of videos; encode the videos with its encode_video"
             )
-        selected = self.selection(video.patches.flatten(0, 1))
-        return self.temporal_frames(selected.unflatten(0, video.mask.shape), video.mask)
+        tokens = self.selection(video.patches.flatten(0, 1))
+        return self.temporal_frames(tokens.unflatten(0, video.mask.shape), video.mask)
 
     def temporal_frames(
         self,
-        selected: Float[Tensor, "videos frames selected dim"],
+        selected_tokens: Float[Tensor, "videos frames selected dim"],
         mask: Bool[Tensor, "videos frames"],
     ) -> Float[Tensor, "videos frames dim"]:
-        """Class tokens of the frames after the temporal transformer over all selected tokens."""
-        frames = self.temporal(selected.flatten(1, 2), self._tokens_mask(mask))
+        """Return the class tokens after the temporal transformer over all selected tokens."""
+        frames = self.temporal(selected_tokens.flatten(1, 2), self._tokens_mask(mask))
         return frames[:, :: self.tokens_per_frame]  # type: ignore[no-any-return]
 
     def _tokens_mask(self, mask: Bool[Tensor, "videos frames"]) -> Bool[Tensor, "videos tokens"]:
@@ -139,7 +139,7 @@ def frame_weighted_similarity(
     *,
     sharpness: float,
 ) -> Float[Tensor, "texts videos"]:
-    """Sum of the frame cosines under a softmax of themselves; padded frames weigh nothing."""
+    """Return the sum of frame cosines, weighted by their softmax; padding has weight 0."""
     cosines = torch.einsum(
         "td,vfd->tvf", F.normalize(sentence, dim=-1), F.normalize(frames, dim=-1)
     )

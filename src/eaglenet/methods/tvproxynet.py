@@ -164,7 +164,7 @@ class TVProxyNetConfig(MethodConfig):
         self.require_positive("num_positions")
 
 
-@register(TVProxyNetConfig, paper="TV-ProxyNet (Xiao et al., AAAI 2025)", checked="golden")
+@register(TVProxyNetConfig, paper="TV-ProxyNet (Xiao et al., AAAI 2025)", checked_by="golden")
 class TVProxyNet(TowerMethod):
     r"""Text proxies on the tower of CLIP-ViP.
 

@@ -1,4 +1,4 @@
-"""UCoFiA: video with sentence, frames with sentence, patches with words, one score."""
+"""UCoFiA: similarities of video and text, frames and text, patches and words in one score."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from eaglenet.methods.tower_base import PatchEncoder, TowerMethod, shift_last_bl
 
 
 class InteractiveAggregation(nn.Module):
-    r"""One number of a vector of similarities, weighted by a learned map of their own softmax.
+    r"""Sum of similarities, weighted by a learned map of their own softmax.
 
     .. math:: \mathrm{ISA}(c) = \sum_i c_i\, \mathrm{softmax}_i\!\big((\mathrm{softmax}(c / \tau)
-        A) / \tau\big), \quad A \in R^{n \times n}\ \text{identity at the start}
+        A) / \tau\big), \quad A \in R^{n \times n}\ \text{initially the identity}
 
-    Padded entries weigh nothing. Paper: the official code has no masks.
+    Padded entries have weight 0. Paper: the official code has no masks.
     """
 
     def __init__(self, size: int, *, temperature: float = 0.01) -> None:
@@ -42,13 +42,13 @@ class InteractiveAggregation(nn.Module):
         count, limit = similarities.shape[-1], self.mixing.shape[0]
         if count > limit:
             raise ConfigError(
-                f"{count} entries to aggregate, the model was built for {limit}; raise num_frames "
-                "or num_words of its configuration"
+                f"{count} entries to aggregate, but the model was built for {limit}; increase "
+                "num_frames or num_words"
             )
         similarities = similarities.masked_fill(~mask, 0.0)
         softmax = masked_softmax(similarities / self.temperature, mask)
-        mixed = softmax @ self.mixing[:count, :count].to(softmax.dtype)
-        weights = masked_softmax(mixed / self.temperature, mask)
+        logits = softmax @ self.mixing[:count, :count].to(softmax.dtype)
+        weights = masked_softmax(logits / self.temperature, mask)
         return (similarities * weights).sum(dim=-1)
 
 
@@ -56,12 +56,12 @@ class InteractiveAggregation(nn.Module):
 class UCoFiAConfig(MethodConfig):
     """Settings of UCoFiA.
 
-    num_words: tokens of a text that count, start and end included; later ones are cut off.
-    num_tokens: patches selected of a frame.
-    selection_context: what a patch is scored beside: the class token of its ``frame``, as in the
+    num_words: maximum tokens of a text, start and end included; later ones are cut off.
+    num_tokens: patches selected per frame.
+    selection_context: context of the score of a patch: the class token of its ``frame``, as in the
         authors' training code, or of all frames of the ``video``, as in their evaluation code.
-    temperature: of the softmaxes that aggregate similarities.
-    num_shifted_blocks, num_samples, sigma, selection_gradient, hard_selection, noise_seed: as of
+    temperature: temperature of the softmaxes that aggregate similarities.
+    num_shifted_blocks, num_samples, sigma, selection_gradient, hard_selection, noise_seed: as in
         TS2-Net.
     padding: ``official`` counts padded words and frames in the frame-sentence and patch-word
         similarities, as the authors' code does.
@@ -83,7 +83,7 @@ class UCoFiAConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(UCoFiAConfig, paper="UCoFiA (Wang et al., ICCV 2023)", checked="golden")
+@register(UCoFiAConfig, paper="UCoFiA (Wang et al., ICCV 2023)", checked_by="golden")
 class UCoFiA(TowerMethod):
     r"""Three similarities of different grain, each aggregated by its own learned map.
 
@@ -91,12 +91,12 @@ class UCoFiA(TowerMethod):
         + \tfrac1\lambda\, \mathrm{patchword} \Big]
 
     The patch-word term aggregates :math:`C = (\hat w W_1)(x W_2)^T` over words then patches and
-    over patches then words, and takes the mean of both; patches :math:`x` are not normalised, so it
-    stands beside the others times :math:`\lambda = \exp(\mathrm{logit\ scale})`.
+    over patches then words, and takes the mean of both. Patches :math:`x` are not normalised; this
+    term has the scale of logits, so it is divided by :math:`\lambda = \exp(\mathrm{logit\ scale})`.
 
     Paper: padded words and frames are left out by default. The authors' evaluation code selects
-    patches in another way than their training code (``selection_context="video"``). Its test-time
-    Sinkhorn normalisation, which needs the training captions, is no part of the score
+    patches differently from their training code (``selection_context="video"``). Its test-time
+    Sinkhorn normalisation, which needs the training captions, is not part of the score
     (``evaluation.postprocessing.sinkhorn_levels``). ``VideoFeatures.video`` is the temporal vector,
     ``tokens`` the selected patches.
     """
@@ -140,19 +140,19 @@ class UCoFiA(TowerMethod):
         if features.patches is None:
             raise ConfigError("ucofia needs patches; encode the videos with its encode_video")
         mask = effective_mask(features.mask, self.config.padding)
-        selected = self.selection(features.patches.flatten(0, 1), mask=mask)
-        return self.with_selected(features, selected.unflatten(0, features.mask.shape))
+        tokens = self.selection(features.patches.flatten(0, 1), mask=mask)
+        return self.with_tokens(features, tokens.unflatten(0, features.mask.shape))
 
-    def with_selected(
-        self, video: VideoFeatures, selected: Float[Tensor, "videos frames selected dim"]
+    def with_tokens(
+        self, video: VideoFeatures, tokens: Float[Tensor, "videos frames selected dim"]
     ) -> VideoFeatures:
-        """Features with the temporal vector of the frames and the selected tokens."""
+        """Return features with the temporal vector of the frames and the selected tokens."""
         return dataclasses.replace(
             video,
             patches=None,
             video=mean_pooling(self.temporal(video.frames, video.mask), video.mask),
-            tokens=selected.flatten(1, 2),
-            tokens_mask=video.mask.repeat_interleave(selected.shape[2], dim=1),
+            tokens=tokens.flatten(1, 2),
+            tokens_mask=video.mask.repeat_interleave(tokens.shape[2], dim=1),
         )
 
     @property
@@ -169,7 +169,7 @@ class UCoFiA(TowerMethod):
     ) -> tuple[
         Float[Tensor, "texts videos"], Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]
     ]:
-        """The three similarities as logits; the score is their mean over the logit scale."""
+        """Return the three similarities as logits: their mean is the score times the scale."""
         by_video, by_frames, by_patches = self.similarities(text, video)
         return self.loss.scale() * by_video, self.loss.scale() * by_frames, by_patches
 
@@ -178,7 +178,7 @@ class UCoFiA(TowerMethod):
     ) -> tuple[
         Float[Tensor, "texts videos"], Float[Tensor, "texts videos"], Float[Tensor, "texts videos"]
     ]:
-        """Video-sentence, frame-sentence and patch-word similarity; the last in logits."""
+        """Return the similarities of video, frames and patches; the last as logits."""
         if video.video is None or video.tokens is None or text.words is None:
             raise ConfigError(
                 "ucofia needs words, videos and patches; encode texts and videos with it"

@@ -23,9 +23,8 @@ from eaglenet.methods.configs import MethodConfig
 class VideoColBERTConfig(MethodConfig):
     """Settings of Video-ColBERT.
 
-    num_query_tokens: shorter queries are padded to this many tokens (at most the context of the
-        text tower), and the outputs at the padding are used as soft query expansion. 0: off, real
-        words only.
+    num_query_tokens: minimum tokens per query (at most the context of the text tower). Shorter
+        queries are padded, and the outputs for the padding expand the query. 0: real words only.
     num_expansion_tokens: learned visual tokens that join the frames in the temporal transformer.
     frame_weight, video_weight: weights of the two sigmoid losses.
     """
@@ -40,14 +39,14 @@ class VideoColBERTConfig(MethodConfig):
 
 
 @register(
-    VideoColBERTConfig, paper="Video-ColBERT (Reddy et al., CVPR 2025)", checked="reference loop"
+    VideoColBERTConfig, paper="Video-ColBERT (Reddy et al., CVPR 2025)", checked_by="reference loop"
 )
 class VideoColBERT(Method):
     r"""``s = MMS(words, frames) + MMS(words, video tokens)``, mean over words of the best token.
 
-    ``encode_text`` marks the first ``num_query_tokens`` positions of every query as words, padding
-    or not, and no padding after them. So the padding of a batch does not change a score. With text
-    features without words, the text is the only word, without expansion.
+    ``encode_text`` counts the first ``num_query_tokens`` positions of every query as words, padding
+    included, but no padding after them, so that the length of a batch does not change a score. With
+    text features without words, the text is the only word, without expansion.
 
     Paper: no code was released, so these are our choices: queries are expanded by the padding of
     CLIP; frames have positions, expansion tokens have none, because they are learned; the

@@ -1,4 +1,4 @@
-"""WordFrame, a method of this project: mean pooling, best frames of words, hubness offsets."""
+"""WordFrame, this project's own: mean pooling, the best frame of each word, hubness offsets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class FrameChanges(nn.Module):
 
     .. math:: c_m = D\,(f_{m+1} - f_{m-1})
 
-    The first and the last frame replace their missing neighbours. A reversed clip has the same
-    frames with opposite changes, so that words such as "left" or "grows" can match. Padded frames
-    have no change.
+    The first and the last frame stand in for their missing neighbours. A reversed clip has the
+    same frames with opposite changes, so that words such as "left" or "grows" can match. Padded
+    frames have no change.
     """
 
     def __init__(self, dim: int) -> None:
@@ -58,7 +58,7 @@ few hundred steps at a small learning rate."""
 @register(
     WordFrameConfig,
     paper="this project's own; its interaction is that of DRL (Wang et al., 2022)",
-    checked="reference loop",
+    checked_by="reference loop",
 )
 class WordFrame(Method):
     r"""Score of the towers plus the best frame of every word, minus the hubness offset.
@@ -128,7 +128,7 @@ class WordFrame(Method):
         return tokens
 
     def interaction_weight(self) -> Tensor | None:
-        """Return lambda, the weight of the interaction; None if the score is only that."""
+        """Return lambda, the weight of the interaction; None if it is the whole score."""
         return None if self.gate is None else GAIN * self.gate
 
     def weights_of_words(

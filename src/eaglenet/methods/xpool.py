@@ -26,7 +26,7 @@ class XPoolConfig(MethodConfig):
     dropout: float = 0.3
 
 
-@register(XPoolConfig, paper="X-Pool (Gorti et al., CVPR 2022)", checked="golden")
+@register(XPoolConfig, paper="X-Pool (Gorti et al., CVPR 2022)", checked_by="golden")
 class XPool(Method):
     """``s(t, v) = cos(t, pool(v | t))`` with the text as the query over the frames.
 
@@ -42,5 +42,5 @@ class XPool(Method):
         self.loss = SoftmaxLoss()
 
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:
-        pooled = self.pooling(text.sentence, video.frames, video.mask)
-        return F.cosine_similarity(text.sentence[:, None], pooled, dim=-1)
+        videos = self.pooling(text.sentence, video.frames, video.mask)
+        return F.cosine_similarity(text.sentence[:, None], videos, dim=-1)

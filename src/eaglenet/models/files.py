@@ -1,4 +1,4 @@
-"""Files and weights of a model folder, and the models of the package. Does not import torch."""
+"""Files and weights of model folders, and packaged models. Does not import torch."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from eaglenet.core.errors import CheckpointError
 EXPERIMENT = "experiment.json"
 """Settings of a run, in its folder."""
 MODEL = "model"
-"""Folder in a run with the model of the best epoch."""
+"""Folder in a run that contains the model of the best epoch."""
 WHOLE_MODEL = "whole"
-"""Folder in a run on frozen towers: the towers and the trained head, a model to index with."""
+"""Folder in a run on frozen towers: a model of the towers and the trained head."""
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 HEAD = "head"
-"""Folder inside a model folder with a method that re-ranks shortlists."""
+"""Folder in a model folder that contains a method for re-ranking shortlists."""
 SCALES = "::scales"
 """Suffix of the scales of a matrix stored in int8, one per row."""
 PACKAGED = Path(__file__).parent
-"""Models that come with the package, by name."""
+"""Folder of the models that come with the package."""
 
 
 def is_packaged(name_or_folder: str | Path) -> bool:
-    """Return whether this names a model of the package. A path, even ``./demo``, does not."""
+    """Return whether this is the name of a packaged model; a path, even ``./demo``, is not."""
     return (
         isinstance(name_or_folder, str)
         and name_or_folder.isidentifier()
@@ -41,21 +41,21 @@ def is_packaged(name_or_folder: str | Path) -> bool:
 
 
 def local_folder(name_or_folder: str | Path) -> Path:
-    """Folder of a packaged model by its name, or the path that was given."""
+    """Return the folder of a packaged model, or the path itself."""
     if is_packaged(name_or_folder):
         return PACKAGED / str(name_or_folder)
     return Path(name_or_folder).expanduser()
 
 
 def model_folder(name_or_folder: str | Path) -> Path | None:
-    """Folder with the files of a packaged model, a model folder or a run; None for other names."""
+    """Return the folder with the files of a packaged model, model folder or run; else None."""
     folder = local_folder(name_or_folder)
     folders = (folder, folder / WHOLE_MODEL, folder / MODEL)
     return next((each for each in folders if (each / CONFIG).is_file()), None)
 
 
 def head_folder(model: str | Path) -> Path | None:
-    """Folder of the head of a model; None if it has none."""
+    """Return the folder of the head of a model; None if it has none."""
     folder = local_folder(model)
     heads = (folder / HEAD, folder / MODEL / HEAD)
     return next((head for head in heads if (head / CONFIG).is_file()), None)
@@ -65,28 +65,28 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[np.float32]
 SAMPLED_VALUES = 4096
-"""Values per weight that a model's identity is computed from."""
+"""Values per weight from which a model's identity is computed."""
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight as stored; a matrix in int8 has one scale per row."""
+    """A stored weight; a matrix in int8 has one scale per row."""
 
     values: NDArray[Any]
     scales: Array | None = None
 
     def dequantise(self) -> Array:
-        """All values in float32."""
+        """Return all values in float32."""
         values: Array = self.values.astype(np.float32)
         return values if self.scales is None else values * self.scales[:, None]
 
     def rows(self, numbers: NDArray[np.int64]) -> Array:
-        """Rows of a matrix; only these are converted."""
+        """Return rows of a matrix; converts only these."""
         values: Array = self.values[numbers].astype(np.float32)
         return values if self.scales is None else values * self.scales[numbers, None]
 
     def sample(self) -> Array:
-        """At least ``SAMPLED_VALUES`` values, evenly spaced; of a small weight all of them."""
+        """Return at least ``SAMPLED_VALUES`` values, evenly spaced; of a small weight, all."""
         step = max(1, self.values.size // SAMPLED_VALUES)
         values: Array = self.values.reshape(-1)[::step].astype(np.float32)
         if self.scales is not None:
@@ -95,7 +95,7 @@ class Weight:
 
 
 class Weights:
-    """Weights of a safetensors file by name, read one at a time."""
+    """Weights of a safetensors file by name; each is read when it is used."""
 
     def __init__(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
@@ -128,21 +128,21 @@ class Weights:
         return Weight(values, scales[:, 0])
 
     def __getitem__(self, name: str) -> Array:
-        """One weight in float32."""
+        """Return a weight in float32."""
         return self.read(name).dequantise()
 
 
 def hash_model(
     method: str, config: Any, samples: Iterable[tuple[str, tuple[int, ...], Array]]
 ) -> str:
-    """Identity of a model: hash of its method, its configuration and its weights.
+    """Return the identity of a model: a hash of its method, configuration and weights.
 
-    Only settings that differ from their defaults count, so that a new option in a later version
-    does not change the identity. Of a large weight, evenly spaced values count: training changes
-    all values, and opening a store must not read gigabytes.
+    Only settings that differ from their defaults count, so a new option in a later version does
+    not change the identity. Of large weights, only evenly spaced values count: training changes all
+    values, and opening a store must not read gigabytes.
 
     Args:
-        config: a dataclass; anything else counts as no configuration.
+        config: a dataclass; other types count as no configuration.
         samples: name, shape and sampled values of each weight, in alphabetical order.
     """
     digest = hashlib.sha256(method.encode())
@@ -163,16 +163,16 @@ def _non_default_values(config: Any) -> dict[str, Any]:
     }
 
 
-# A first check of a model: can it distinguish two images and two texts?
+# Check of a model: does it distinguish two images and two texts?
 
 CHECK_TEXTS = ("an orange background", "a blue background")
 COLOURS = ((1.0, 0.6, 0.2), (0.1, 0.3, 0.9))
 
 
 def check_frames(size: int) -> NDArray[np.uint8]:
-    """Two images as videos of one frame ``[2, 1, 3, size, size]``: an orange and a blue one.
+    """Return an orange and a blue image as videos of one frame, ``[2, 1, 3, size, size]``.
 
-    They differ in shape and in colour: a model may distinguish only one of these.
+    They differ in shape and in colour, since a model may distinguish only one of these.
     """
     shades = np.linspace(0, 255, size, dtype=np.float32)
     across, down = np.tile(shades, (size, 1)), np.tile(shades[::-1, None], (1, size))
@@ -186,9 +186,9 @@ def check_vectors(
 ) -> None:
     """Refuse a model that gives both images, or both texts, the same vector.
 
-    With weights that are zero or did not load, no query could tell clips apart. A text about one of
-    two images must also be nearer to it: otherwise a packaged model is damaged. For other models
-    this is a warning, because they may be untrained on purpose.
+    With weights that are zero or did not load, no query could distinguish clips. A text about one
+    of the images must also be nearer to it than to the other. If not, a packaged model is damaged;
+    for other models this is a warning, since they may be untrained on purpose.
 
     Args:
         images, texts: unit vectors of :func:`check_frames` and ``CHECK_TEXTS``.

@@ -1,4 +1,4 @@
-"""A model on disk: ``config.json`` + ``model.safetensors`` + ``tokenizer.json`` in one folder."""
+"""Model folders with ``config.json``, ``model.safetensors`` and ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eaglenet.encoders.catalogue import ALIASES, HUB_IDS, ST_PREFIX
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.encoders.hub import find_hub_folder
-from eaglenet.encoders.weights import read_safetensors, reading_on_demand, realise
+from eaglenet.encoders.weights import materialise, read_safetensors, reading_on_demand
 from eaglenet.layers.transformer import default_heads
 from eaglenet.methods.base import METHODS, EvaluationHabits, Method
 from eaglenet.models import files
@@ -37,17 +37,17 @@ from eaglenet.models.files import (
     local_folder,
 )
 
-# Weights stored in a quarter of their size: int8 matrices with one scale per row.
+# Storage of weights in a quarter of their size: int8 matrices with one scale per row.
 
-SMALLEST = 4096
-"""Minimum entries of a matrix that is rounded; smaller ones save too little."""
+MIN_ENTRIES = 4096
+"""Minimum entries of a matrix that is rounded to int8; smaller ones save too little."""
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Round weights for storage."""
+    """Round large matrices to int8, and other weights to half precision, for storage."""
     arrays: dict[str, Tensor] = {}
     for name, value in weights.items():
-        if value.ndim != 2 or value.numel() < SMALLEST or not value.is_floating_point():
+        if value.ndim != 2 or value.numel() < MIN_ENTRIES or not value.is_floating_point():
             arrays[name] = value.half() if value.is_floating_point() else value
             continue
         scales = value.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 127
@@ -57,7 +57,7 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_int8(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`to_int8`; weights that were not stored so are left as they are."""
+    """Invert :func:`to_int8`. A file without int8 matrices does not change."""
     if not any(name.endswith(SCALES) for name in arrays):
         return dict(arrays)
     weights: dict[str, Tensor] = {}
@@ -78,9 +78,11 @@ def from_int8(arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 FORMAT = 1
+FIELDS = ("eaglenet", "method", "config", "encoder", "frame_spec")
+"""Required fields of ``config.json``."""
 Storage = Literal["full", "int8"]
 MARGIN = 2**24
-"""Weights that a method's builder may remove from the towers."""
+"""Maximum number of weights that the builder of a method may remove from the towers."""
 
 
 def save(
@@ -90,11 +92,13 @@ def save(
     storage: Storage = "full",
     weights: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a model folder; a model that :func:`load` reads from it has bit-identical scores.
+    """Write a model folder; :func:`load` reads a model with bit-identical scores from it.
 
     Each file is replaced atomically, the configuration last; other files are not changed.
-    ``storage="int8"`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
-    ``weights`` replace the method's own state, which several processes may share.
+
+    Args:
+        storage: ``int8`` takes a quarter of the space and rounds the weights (:func:`to_int8`).
+        weights: state to write instead of the method's, which may be sharded over processes.
     """
     if not isinstance(method, Method):
         raise UsageError(
@@ -123,24 +127,27 @@ def save(
     }
     if method.habits != EvaluationHabits():
         description["habits"] = dataclasses.asdict(method.habits)
-    weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
-    if storage == "int8":
-        weights = to_int8(weights)
-    write_tensors(folder / WEIGHTS, weights)
+    _write_weights(folder / WEIGHTS, state, storage)
     if method.tokenizer is not None:
         method.tokenizer.save(folder)
     write_json(folder / CONFIG, description)
+
+
+def _write_weights(path: Path, state: Mapping[str, Tensor], storage: Storage) -> None:
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
+    write_tensors(path, to_int8(weights) if storage == "int8" else weights)
 
 
 def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> Method:
     """Load a model in eval mode, with its tokenizer.
 
     Args:
-        name_or_folder: ``demo`` (the model in the package; write ``./demo`` for a folder of that
-            name), a folder written by :func:`save` or by training, or a folder, file, hub id or
-            name (``fast``, ``balanced``, ``best``, ``multilingual``) of towers, which become the
-            zero-shot model: the cosine of the text and the mean of the frames.
-        device: device to compute on; ``auto`` uses a GPU if there is one.
+        name_or_folder: name of a packaged model (``small`` or ``demo``; write ``./demo`` for a
+            folder of that name), a folder written by :func:`save` or by training, or a folder,
+            file, hub id or name (``fast``, ``balanced``, ``best``, ``multilingual``) of towers,
+            which become a zero-shot model: its score is the cosine of the text and the mean of the
+            frames.
+        device: device to compute on; ``auto`` is a GPU if there is one.
     """
     if not isinstance(name_or_folder, str | Path):
         raise UsageError(f"expected the name or the folder of a model, not {name_or_folder!r:.60}")
@@ -150,14 +157,14 @@ def load(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> M
 
 
 def load_for_texts(name_or_folder: str | Path) -> Method:
-    """:func:`load` on a CPU, without reading the image tower: its weights are deferred.
+    """Load a model on the CPU without reading the image tower, whose weights are deferred.
 
-    Their shapes are known (:mod:`eaglenet.encoders.weights`). Call ``encoder.release_vision`` next.
+    See :mod:`eaglenet.encoders.weights`. Call ``encoder.release_vision`` next.
     """
     with reading_on_demand():
         method = _find(name_or_folder)
     encoder = method.encoder
-    realise(method, without=encoder.vision if isinstance(encoder, TowerEncoder) else None)
+    materialise(method, without=encoder.vision if isinstance(encoder, TowerEncoder) else None)
     return method.eval()
 
 
@@ -188,7 +195,7 @@ def _read(name_or_folder: str | Path) -> Method:
 
 
 def load_pretrained(name_or_folder: str | Path) -> Pretrained:
-    """Load a trained encoder in eval mode with its tokenizer; its files determine the family.
+    """Load a trained encoder in eval mode, with its tokenizer. Its files determine the family.
 
     Args:
         name_or_folder: a published folder or file, a hub id, a short name,
@@ -222,10 +229,10 @@ def load_pretrained(name_or_folder: str | Path) -> Pretrained:
 
 
 def _zero_shot(encoder: Encoder) -> Method:
-    """Return the method without parameters for unchanged towers.
+    """Return a method without parameters for pretrained towers.
 
-    The cosine of the text and the mean of the frames; for several vectors per text and per clip,
-    the mean over the text's vectors of the best cosine with one of the clip's.
+    Its score is the cosine of the text and the mean of the frames. For several vectors per text and
+    per clip, it is the mean over the text's vectors of the largest cosine with the clip's.
     """
     settings: dict[str, Any] = {}
     num_frames = getattr(encoder, "num_frames", None)
@@ -241,7 +248,7 @@ def _zero_shot(encoder: Encoder) -> Method:
 
 
 def _read_description(folder: Path) -> dict[str, Any] | None:
-    """Our ``config.json``; None where there is none, or it belongs to another format."""
+    """Read our ``config.json``; return None if there is none, or it has another format."""
     path = folder / CONFIG
     if not path.is_file():
         return None
@@ -261,10 +268,10 @@ def _read_description(folder: Path) -> dict[str, Any] | None:
 
 def _load_folder(folder: Path, description: dict[str, Any]) -> Method:
     path = folder / CONFIG
-    expected = {"eaglenet", "method", "config", "encoder", "frame_spec"}
-    if set(description) - {"habits"} != expected:
-        odd = ", ".join(sorted(set(description) - {"habits"} ^ expected))
-        raise CheckpointError(f"{path}: missing or unknown {odd}; upgrade eaglenet or save again")
+    differences = set(description) - {"habits"} ^ {*FIELDS}
+    if differences:
+        names = ", ".join(sorted(differences))
+        raise CheckpointError(f"{path}: missing or unknown {names}; upgrade eaglenet or save again")
     weights = _read_weights(folder / WEIGHTS)
     try:
         spec = METHODS[str(description["method"])]
@@ -297,7 +304,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         )
     try:
         weights = read_safetensors(path)
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # A damaged file can fail in any way.
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
     return from_int8(weights)
 
@@ -315,7 +322,7 @@ def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Enc
         return spec.build(config)
     if spec.open_own_files is not None:
         return spec.open_own_files(config, path.parent)
-    # Without values first: drawing random weights only to replace them takes seconds.
+    # Without values, since drawing random weights that are replaced takes seconds.
     with torch.device("meta"):
         encoder = spec.build(config)
     start = "encoder."
@@ -331,15 +338,15 @@ def _build_encoder(plain: Any, weights: Mapping[str, Tensor], path: Path) -> Enc
             f"{path}: describes an encoder of {num_expected:,} weights, {WEIGHTS} holds "
             f"{num_stored:,}"
         )
-    # The method's builder changes the towers, so that names or shapes differ until then.
+    # The builder of the method will change the towers, and with them names or shapes.
     return spec.build(config)
 
 
 def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    expected = method.state_dict()
+    state = method.state_dict()
     for title, names in (
-        ("are missing", set(expected) - set(weights)),
-        ("are not of this model", set(weights) - set(expected)),
+        ("are missing", set(state) - set(weights)),
+        ("are not of this model", set(weights) - set(state)),
     ):
         if names:
             first_names = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
@@ -347,19 +354,19 @@ def _assign(method: nn.Module, weights: dict[str, Tensor], folder: Path) -> None
                 f"{folder / WEIGHTS}: {len(names)} weights {title}: {first_names}; the file does "
                 f"not belong to this {CONFIG}"
             )
-    for name, value in expected.items():
+    for name, value in state.items():
         if weights[name].shape != value.shape:
             raise CheckpointError(
                 f"{folder / WEIGHTS}: {name} is {list(weights[name].shape)}, {CONFIG} says "
                 f"{list(value.shape)}"
             )
-    # Assigned, not copied: a model saved in half precision stays so.
+    # Assigned, not copied, so that a model in half precision stays in half precision.
     method.load_state_dict(weights, assign=True)
 
 
-# A head beside a model: the weights of a method without its towers, which re-ranks with theirs.
-# ``MODEL/head`` holds ``config.json`` and ``model.safetensors``. The store of a model does not
-# depend on it: coarse vectors and stored frames are the towers' own, so that a head may be added,
+# Head of a model: the weights of a method without its towers, which re-ranks with the features of
+# the model's towers. ``MODEL/head`` contains ``config.json`` and ``model.safetensors``. The store
+# of a model contains features of the towers and does not depend on the head: a head may be added,
 # replaced or removed without indexing again.
 
 HEAD_FORMAT = 1
@@ -367,10 +374,10 @@ TOWERS = "encoder."
 
 
 def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") -> None:
-    """Write all of a method but its towers; ``storage`` as in :func:`save`.
+    """Write a method without its towers; ``storage`` as in :func:`save`.
 
-    A method that was trained on stored features has none, and may not have adapters either: these
-    would be missing where real towers give the features.
+    A method trained on stored features must have no adapters, since a head reads the features of
+    the towers.
     """
     folder = Path(folder)
     own = {name for name in method.encoder.state_dict() if not name.startswith("logit_")}
@@ -386,13 +393,10 @@ def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") 
             "the method was trained on scaled features, but a head beside a model reads the "
             "towers' own features; train it with encoder.config.scaling=none"
         )
-    weights = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in method.state_dict().items()
-        if not name.startswith(TOWERS)
-    }
+    state = method.state_dict()
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(folder / WEIGHTS, to_int8(weights) if storage == "int8" else weights)
+    own_state = {name: value for name, value in state.items() if not name.startswith(TOWERS)}
+    _write_weights(folder / WEIGHTS, own_state, storage)
     description = {
         "eaglenet_head": HEAD_FORMAT,
         "method": method.name,
@@ -403,20 +407,20 @@ def save_head(method: Method, folder: Path | str, *, storage: Storage = "full") 
 
 
 def _encoder_defaults(method: Method) -> dict[str, int]:
-    """Settings that a method took from its encoder by default; other towers may differ."""
+    """Return settings that the method took from its encoder, since other towers may differ."""
     if getattr(method.config, "num_heads", 0) is not None:
         return {}
     return {"num_heads": default_heads(method.encoder)}
 
 
 def with_head(model: Method, folder: Path | str) -> Method:
-    """A method of the head in ``folder`` on the towers, tokenizer and frames of ``model``."""
+    """Return the method of a head, with the towers, tokenizer and frame settings of ``model``."""
     folder = Path(folder)
     path = folder / CONFIG
     try:
         plain = untrusted.read_json(path)
         weights = from_int8(read_safetensors(folder / WEIGHTS))
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # A damaged file can fail in any way.
         raise CheckpointError(f"{folder}: the head cannot be read ({error})") from error
     if not isinstance(plain, dict) or plain.get("eaglenet_head") != HEAD_FORMAT:
         raise CheckpointError(
@@ -434,12 +438,13 @@ def with_head(model: Method, folder: Path | str) -> Method:
         method = spec.build(config, model.encoder)
     except (UsageError, TypeError, KeyError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}; write the head again") from error
-    expected = {
+    state = {
         name: value for name, value in method.state_dict().items() if not name.startswith(TOWERS)
     }
-    wrong = sorted(set(expected) ^ set(weights))
-    wrong += [name for name in expected if name in weights and name not in wrong
-              and weights[name].shape != expected[name].shape]  # fmt: skip
+    wrong = sorted(set(state) ^ set(weights))
+    wrong += [
+        name for name in state if name in weights and weights[name].shape != state[name].shape
+    ]
     if wrong:
         raise CheckpointError(f"{folder / WEIGHTS}: does not fit {CONFIG}: {', '.join(wrong[:5])}")
     method.load_state_dict(weights, strict=False)

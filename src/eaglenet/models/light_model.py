@@ -1,8 +1,8 @@
-"""A compact model such as `small` without torch: texts through numpy, frames through onnxruntime.
+"""Compact models such as `small` without torch: texts with numpy, frames with onnxruntime.
 
 ``import torch`` takes seconds, and its files take most of an installation; indexing and searching
-with a compact model need neither. The same model folder through :func:`eaglenet.models.folder.load`
-gives the same vectors and scores (tests/models/test_light_model.py compares both).
+with a compact model need neither. :func:`eaglenet.models.folder.load` opens the same folder with
+torch, with the same vectors and scores (``tests/models/test_light_model.py``).
 """
 
 from __future__ import annotations
@@ -37,25 +37,28 @@ from eaglenet.store.hubness import HubnessBank
 
 TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
-MAX_RECENT = 64
-"""Number of texts whose vectors are cached."""
+MAX_CACHED = 64
+"""Maximum number of texts whose vectors are cached."""
 
 
 @dataclass(frozen=True)
 class NumpyText:
-    """Text tower of a compact model: texts to one vector each.
+    """Text tower of a compact model, which encodes each text as one vector.
 
     x = ln(embedding + position); per block x = ln_1(x + attention(x)), x = ln_2(x + mlp(x)); the
-    text is the mean of W x over its tokens. ``config`` is that of ``CompactTextConfig``.
+    text is the mean of W x over its tokens. ``config`` has the fields of ``CompactTextConfig``.
     """
 
     weights: Weights
     config: Mapping[str, Any]
     tokenizer: WordPieces
+    _vectors: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
+    _weights: dict[str, Weight] = field(default_factory=dict, repr=False, compare=False)
+    _arrays: dict[str, Array] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(cls, folder: Path, config: Mapping[str, Any], weights: Weights) -> NumpyText:
-        """Read the tokenizer of a model folder; ``weights`` are read on first use."""
+        """Open the text tower of a model folder; ``weights`` are read on first use."""
         path = folder / TOKENIZER
         try:
             settings = untrusted.read_json(folder / TOKENIZER_SETTINGS)["eaglenet"]
@@ -66,27 +69,29 @@ class NumpyText:
 
     def __call__(self, texts: Sequence[str]) -> Array:
         """Return vectors [texts, dim], not normalised."""
-        return np.stack([self._recent_or_new(text) for text in texts])
+        return np.stack([self._cached_vector(text) for text in texts])
 
-    def _recent_or_new(self, text: str) -> Array:
-        """Vector of a text; frames and transcripts are searched with the same one."""
-        vector = self._recent.get(text)
+    def _cached_vector(self, text: str) -> Array:
+        """Return the vector of a text. Searches use it twice: for frames and for transcripts."""
+        vector = self._vectors.get(text)
         if vector is None:
             vector = self._encode(self.tokenizer.encode(text))
-            if len(self._recent) >= MAX_RECENT:
-                self._recent.clear()
-            self._recent[text] = vector
+            if len(self._vectors) >= MAX_CACHED:
+                self._vectors.clear()
+            self._vectors[text] = vector
         return vector
 
     def _encode(self, ids: Sequence[int]) -> Array:
-        """Encode one text: without padding there is nothing to mask."""
+        """Encode one text, which needs no padding and no mask."""
         tokens = self._weight("embedding.weight").rows(np.asarray(ids, np.int64))
         tokens = self._norm(tokens + self._array("positional_embedding")[: len(ids)], "norm")
         for number in range(int(self.config["layers"])):
             block = f"blocks.{number}"
             tokens = self._norm(tokens + self._attend(tokens, block), f"{block}.ln_1")
-            hidden = gelu(self._linear(tokens, f"{block}.mlp.up"))
-            tokens = self._norm(tokens + self._linear(hidden, f"{block}.mlp.down"), f"{block}.ln_2")
+            output = self._linear(
+                gelu(self._linear(tokens, f"{block}.mlp.up")), f"{block}.mlp.down"
+            )
+            tokens = self._norm(tokens + output, f"{block}.ln_2")
         # The projection is linear, so it can be applied to the mean.
         mean: Array = self._product(tokens.mean(axis=0, keepdims=True), "projection.weight")[0]
         return mean
@@ -106,7 +111,7 @@ class NumpyText:
         return self._product(values, f"{name}.weight") + self._array(f"{name}.bias")
 
     def _product(self, values: Array, name: str) -> Array:
-        """Return W x; the scales of an int8 matrix are applied to the products, which are few."""
+        """Return W x; applies the scales of an int8 matrix to the few products."""
         matrix = self._array(name)
         product: Array = values @ matrix.T
         scales = self._weight(name).scales
@@ -114,14 +119,14 @@ class NumpyText:
 
     def _norm(self, values: Array, name: str) -> Array:
         weight, bias = self._array(f"{name}.weight"), self._array(f"{name}.bias")
-        centred = values - values.mean(axis=-1, keepdims=True)
-        variance = np.square(centred).mean(axis=-1, keepdims=True)
+        deviations = values - values.mean(axis=-1, keepdims=True)
+        variance = np.square(deviations).mean(axis=-1, keepdims=True)
         eps = np.float32(self.config["norm_eps"])
-        result: Array = centred / np.sqrt(variance + eps) * weight + bias
+        result: Array = deviations / np.sqrt(variance + eps) * weight + bias
         return result
 
     def _array(self, name: str) -> Array:
-        """Return one weight in float32; a matrix without its scales."""
+        """Return a weight in float32; int8 matrices without their scales."""
         if name not in self._arrays:
             weight = self._weight(name)
             is_product = weight.scales is not None and name != "positional_embedding"
@@ -131,25 +136,13 @@ class NumpyText:
         return self._arrays[name]
 
     def _weight(self, name: str) -> Weight:
-        if name not in self._weights_read:
-            self._weights_read[name] = self.weights.read(f"encoder.text.{name}")
-        return self._weights_read[name]
-
-    @cached_property
-    def _weights_read(self) -> dict[str, Weight]:
-        return {}
-
-    @cached_property
-    def _recent(self) -> dict[str, Array]:
-        return {}
-
-    @cached_property
-    def _arrays(self) -> dict[str, Array]:
-        return {}
+        if name not in self._weights:
+            self._weights[name] = self.weights.read(f"encoder.text.{name}")
+        return self._weights[name]
 
 
 def gelu(values: Array) -> Array:
-    """x (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, within 1.5e-7."""
+    """Return x (1 + erf(x / sqrt 2)) / 2; erf by Abramowitz and Stegun 7.1.26, within 1.5e-7."""
     arguments = np.abs(values) * np.float32(0.7071067811865476)
     t = 1 / (1 + np.float32(0.3275911) * arguments)
     series: Any = np.float32(1.061405429)
@@ -163,17 +156,17 @@ def gelu(values: Array) -> Array:
 METHOD = "clip4clip"
 Precision = Literal["fp32", "int8"]
 MAX_LOGIT_SCALE = 4.6053
-"""``losses.softmax`` bounds the logarithm of the scale by ln 100, and 0.0001 for rounding."""
+"""Limit of the logarithm of the scale in ``losses.softmax``: ln 100, plus 0.0001 for rounding."""
 MIN_NORM = 1e-12
 BATCH_FRAMES = 8
-"""Frames per run of the image tower: more are no faster on two cores, and need more memory."""
+"""Frames per run of the image tower; more need more memory, and are no faster on two cores."""
 
 
 @dataclass(frozen=True)
 class LightModel:
-    """Encodes texts and frames, and scores them: the mean of a video's frames against the text.
+    """A compact model that scores texts against the mean of a video's frames.
 
-    bank: hubness bank of the head beside the model; None if it has none.
+    bank: hubness bank of the model's head; None if it has none.
     """
 
     folder: Path
@@ -188,10 +181,10 @@ class LightModel:
 
     @classmethod
     def open(cls, name_or_folder: str | Path) -> LightModel:
-        """Open a compact model; :class:`CheckpointError` if it is not one, or is damaged."""
+        """Open a compact model; raise :class:`CheckpointError` if it is not one, or is damaged."""
         folder = model_folder(name_or_folder)
-        plain = None if folder is None else _read_json(folder / CONFIG)
-        if folder is None or plain is None or not _is_compact(plain):
+        plain = _read_compact(folder)
+        if folder is None or plain is None:
             raise CheckpointError(f"{name_or_folder}: not a compact model")
         try:
             config = from_plain(CLIP4ClipConfig, plain["config"], where="config")
@@ -204,10 +197,9 @@ class LightModel:
 
     @staticmethod
     def supports(name_or_folder: str | Path) -> bool:
-        """Return whether this is a compact model whose head, if any, is a bank of texts."""
+        """Return whether this is a compact model whose head, if any, is only a hubness bank."""
         folder = model_folder(name_or_folder)
-        plain = None if folder is None else _read_json(folder / CONFIG)
-        if folder is None or plain is None or not _is_compact(plain):
+        if folder is None or _read_compact(folder) is None:
             return False
         head = _read_json(folder / HEAD / CONFIG)
         return not (folder / HEAD / CONFIG).exists() or (head is not None and _is_bank(head))
@@ -216,7 +208,7 @@ class LightModel:
 
     @property
     def name(self) -> str:
-        """Name of the method, as :class:`eaglenet.methods.base.Method` has it."""
+        """Name of the method; see :class:`eaglenet.methods.base.Method`."""
         return METHOD
 
     @property
@@ -225,7 +217,7 @@ class LightModel:
 
     @cached_property
     def identity(self) -> str:
-        """The hash of this model that a store keeps."""
+        """Hash of the model, which a store records."""
         read = ((name, self.weights.read(name)) for name in self.weights.names)
         samples = ((name, weight.values.shape, weight.sample()) for name, weight in read)
         return hash_model(METHOD, self.config, samples)
@@ -235,7 +227,7 @@ class LightModel:
         return NumpyText.open(self.folder, self.towers["text"], self.weights)
 
     def encode_texts(self, texts: Sequence[str]) -> Array:
-        """Vectors ``[texts, dim]``, not normalised."""
+        """Return vectors ``[texts, dim]``, not normalised."""
         try:
             return self.text(texts)
         except (KeyError, ValueError, IndexError) as error:
@@ -246,9 +238,12 @@ class LightModel:
     def encode_frames(
         self, pixels: NDArray[np.uint8], mask: NDArray[np.bool_], precision: Precision = "fp32"
     ) -> Array:
-        """Vectors ``[clips, frames, dim]`` of ``[clips, frames, 3, size, size]``; padding is 0."""
+        """Return vectors ``[clips, frames, dim]`` of ``[clips, frames, 3, size, size]``.
+
+        The vectors of padding are zeros.
+        """
         vectors = np.zeros((*mask.shape, self.dim), np.float32)
-        # Neighbouring clips share frames, and an image is repeated: each is encoded once.
+        # Neighbouring clips share frames, and images repeat them; each is encoded once.
         numbers: dict[bytes, int] = {}
         indices = [numbers.setdefault(frame.tobytes(), len(numbers)) for frame in pixels[mask]]
         if indices:
@@ -260,7 +255,7 @@ class LightModel:
         return vectors
 
     def vision(self, precision: Precision) -> Any:
-        """Image tower in a precision, made on first use."""
+        """Return the image tower in a precision, built on first use."""
         with self._lock:
             if precision not in self._visions:
                 from eaglenet.models.onnx_vision import OnnxVision
@@ -269,34 +264,34 @@ class LightModel:
             return self._visions[precision]
 
     def score(self, texts: Array, frames: Array, mask: NDArray[np.bool_]) -> Array:
-        """Scores ``[texts, clips]`` of texts and frames as encoded."""
+        """Return scores ``[texts, clips]`` of encoded texts and frames."""
         videos = mean_of_frames(frames, mask)
         scores = unit(texts) @ videos.T
         return scores if self.bank is None else scores - self.bank.offsets(videos)
 
     def frame_scores(self, texts: Array, frames: Array, mask: NDArray[np.bool_]) -> Array:
-        """Cosines ``[texts, clips, frames]``; -inf for padding."""
+        """Return cosines ``[texts, clips, frames]``; -inf for padding."""
         cosines = np.tensordot(unit(texts), unit(frames), axes=(1, 2))
         scores: Array = np.where(mask, cosines, np.float32(-np.inf))
         return scores
 
 
 def unit(vectors: Array) -> Array:
-    """Vectors of length 1 along the last axis; zeros stay zeros."""
+    """Normalise vectors along the last axis; zeros stay zeros."""
     lengths = np.sqrt(np.square(vectors).sum(axis=-1, keepdims=True))
     result: Array = vectors / np.maximum(lengths, np.float32(MIN_NORM))
     return result
 
 
 def mean_of_frames(frames: Array, mask: NDArray[np.bool_]) -> Array:
-    """Unit mean ``[clips, dim]`` of unit frames; padding does not count."""
+    """Return the normalised mean ``[clips, dim]`` of normalised frames, without padding."""
     real = unit(frames) * mask[..., None]
     counts = np.maximum(mask.sum(axis=1), 1).astype(np.float32)
     return unit(real.sum(axis=1) / counts[:, None])
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if it cannot be read. Callers that need it report damage."""
+    """Read a JSON object; return None if it cannot be read. Callers report the damage."""
     try:
         plain = untrusted.read_json(path)
     except (OSError, ValueError):
@@ -304,11 +299,14 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return plain if isinstance(plain, dict) else None
 
 
-def _is_compact(plain: Mapping[str, Any]) -> bool:
-    """Return whether :class:`LightModel` can run a model, by its ``config.json``."""
+def _read_compact(folder: Path | None) -> dict[str, Any] | None:
+    """Read the ``config.json`` of a model; None if :class:`LightModel` cannot run the model."""
+    plain = None if folder is None else _read_json(folder / CONFIG)
+    if plain is None:
+        return None
     try:
         encoder, config = plain["encoder"], plain["config"]
-        return bool(
+        is_compact = (
             plain["eaglenet"] == 1
             and encoder["kind"] == "compact"
             and plain["method"] == METHOD
@@ -316,17 +314,18 @@ def _is_compact(plain: Mapping[str, Any]) -> bool:
             and config.get("stem", "2d") == "2d"
         )
     except (KeyError, TypeError, AttributeError):
-        return False
+        return None
+    return plain if is_compact else None
 
 
 def _is_bank(plain: Mapping[str, Any]) -> bool:
-    """Return whether a head is only the mean of frames and a bank of texts."""
+    """Return whether a head is only the mean of frames and a hubness bank."""
     try:
         config = from_plain(WordFrameConfig, plain["config"], where="config")
     except (KeyError, ConfigError):
         return False
-    is_form = plain.get("eaglenet_head") == 1 and plain.get("method") == "wordframe"
-    return is_form and config.coarse and not config.interaction and not config.token_shift
+    is_wordframe = plain.get("eaglenet_head") == 1 and plain.get("method") == "wordframe"
+    return is_wordframe and config.coarse and not config.interaction and not config.token_shift
 
 
 def _read_bank(folder: Path) -> HubnessBank | None:
@@ -345,20 +344,20 @@ def _read_bank(folder: Path) -> HubnessBank | None:
 
 MEANING_MODEL = "small"
 MEANING_FORMAT = "windows 1"
-"""Changed when windows are cut or vectors are made differently, so that all are made again."""
+"""Changes when windows or vectors are computed differently, so that all are computed again."""
 MAX_PIECES = 1.3
-"""Maximum word pieces per word of a text that counts as English: 98% of English lines have fewer,
-and Italian, German, French and Spanish lines have more. The tower knows only English: lines of
-other languages all get similar vectors."""
+"""Maximum word pieces per word of a text that counts as English. 98% of English lines have fewer;
+Italian, German, French and Spanish lines have more. The tower is trained on English only: lines of
+other languages all have similar vectors."""
 UNKNOWN_PIECES = 3
-"""Number of word pieces that an unknown word counts as."""
+"""Number of word pieces as which an unknown word counts."""
 
 
 class MeaningEncoder:
-    """Encodes English lines into unit vectors; texts of similar meaning have a large cosine.
+    """Encodes English lines as unit vectors; texts of similar meaning have a large cosine.
 
-    The mean vector of the texts in the hubness bank is subtracted from those of the text tower,
-    because what all texts have in common does not distinguish them.
+    Subtracts the mean vector of the texts in the hubness bank, since what all texts have in common
+    does not distinguish them.
     """
 
     def __init__(self, model: LightModel) -> None:
@@ -370,7 +369,7 @@ class MeaningEncoder:
 
     @cached_property
     def identity(self) -> str:
-        """Name and version of the vectors, as a store keeps it."""
+        """Name and version of the vectors, which a store records."""
         return f"{MEANING_FORMAT} {MEANING_MODEL} {self.model.identity}"
 
     @property
@@ -391,7 +390,7 @@ class MeaningEncoder:
         return bool(words) and num_pieces <= MAX_PIECES * len(words)
 
     def encode(self, texts: Sequence[str]) -> Array:
-        """Unit vectors ``[texts, dim]``."""
+        """Return unit vectors ``[texts, dim]``."""
         if not texts:
             return np.zeros((0, self.dim), np.float32)
         return unit(unit(self.model.encode_texts(texts)) - self._mean)

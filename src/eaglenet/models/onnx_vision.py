@@ -1,7 +1,7 @@
 """Image tower of a compact model as one onnxruntime graph, in fp32 or with int8 products.
 
-An int8 product is that of :mod:`eaglenet.encoders.int8`: whole numbers per token, a scale per
-output, and the few inputs with the largest values multiplied in fp32.
+The int8 products are those of :mod:`eaglenet.encoders.int8`: a step per token, a scale per output,
+and the few inputs with the largest values multiplied in fp32.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from eaglenet.models.files import Array, Weights
 
 Precision = Literal["fp32", "int8"]
 NUM_OUTLIERS = 8
-"""Inputs of a layer that are multiplied in fp32."""
+"""Number of inputs per layer that are multiplied in fp32."""
 AGREEMENT = 0.999
-"""Least cosine between a frame in int8 and in fp32."""
+"""Minimum cosine between the vectors of a frame in int8 and in fp32."""
 
 
 class OnnxVision:
-    """Frames to one vector each: uint8 [frames, 3, size, size] to float32 [frames, dim]."""
+    """Encodes frames, uint8 [frames, 3, size, size], as vectors, float32 [frames, dim]."""
 
     def __init__(
         self,
         config: Mapping[str, Any],
         weights: Weights,
         precision: Precision = "fp32",
-        threads: int = 0,
     ) -> None:
-        """``config`` is that of ``CompactConfig``; 0 threads are as many as there are cores."""
+        """``config`` has the fields of ``CompactConfig``."""
         self.size = int(config["vision"]["image_size"])
-        threads = threads or num_cores()
+        threads = num_cores()
         if precision == "fp32":
             self._session = open_session(_Tower(weights, config).build(), threads)
             return
-        observed = _Tower(weights, config, is_observed=True)
-        exact, *largest = open_session(observed.build(), threads).run(
-            ["frames", *observed.observed], {"pixels": samples(self.size)}
-        )
-        inputs = dict(zip(observed.observed, largest, strict=True))
-        tower = _Tower(weights, config, largest=inputs)
+        calibration = _Tower(weights, config, is_calibration=True)
+        session = open_session(calibration.build(), threads)
+        layers = calibration.layers
+        exact, *maxima = session.run(["frames", *layers], {"pixels": sample_images(self.size)})
+        tower = _Tower(weights, config, largest=dict(zip(layers, maxima, strict=True)))
         self._session = open_session(tower.build(), threads)
-        cosine = _least_cosine(exact, self(samples(self.size)))
+        cosine = _min_cosine(exact, self(sample_images(self.size)))
         if not cosine >= AGREEMENT:
             raise UsageError(
                 f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at "
@@ -59,8 +57,8 @@ class OnnxVision:
         return result
 
 
-class _Tower:
-    """Builds the graph of a tower; methods return the name of their output."""
+class _Tower(Graph):
+    """The graph of a tower; methods add operators and return the name of their output."""
 
     def __init__(
         self,
@@ -68,27 +66,24 @@ class _Tower:
         config: Mapping[str, Any],
         *,
         largest: Mapping[str, Array] | None = None,
-        is_observed: bool = False,
+        is_calibration: bool = False,
     ) -> None:
-        """``largest``: maxima of each layer's inputs, for int8; ``is_observed`` outputs them."""
-        self.graph = Graph()
+        """
+        largest: maximum of each input of each layer, for int8 products; None for fp32.
+        is_calibration: output these maxima, under the names in ``layers``.
+        """
+        super().__init__()
         self.weights, self.config, self.vision = weights, config, config["vision"]
-        self.largest, self.is_observed = largest, is_observed
-        self.observed: list[str] = []
+        self.largest, self.is_calibration = largest, is_calibration
+        self.layers: list[str] = []
 
     def get(self, name: str) -> Array:
         return self.weights[f"encoder.vision.{name}"]
 
-    def constant(self, values: Any) -> str:
-        return self.graph.constant(values)
-
-    def node(self, operation: str, *inputs: str, **attributes: Any) -> str:
-        return self.graph.node(operation, *inputs, **attributes)
-
     def build(self) -> bytes:
-        """Serialise the whole graph."""
+        """Build the graph and serialise it."""
         size = int(self.vision["image_size"])
-        self.graph.input("pixels", np.uint8, ["frames", 3, size, size])
+        self.input("pixels", np.uint8, ["frames", 3, size, size])
         tokens = self.embed()
         for number in range(int(self.vision["layers"])):
             tokens = self.block(tokens, f"blocks.{number}")
@@ -99,11 +94,11 @@ class _Tower:
         mean = self.node("ReduceMean", patches, axes=[1], keepdims=0)
         features = self.node("Concat", first, mean, axis=1)
         product = self.node("MatMul", features, self.constant(self.get("projection.weight").T))
-        self.graph.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
-        return self.graph.to_bytes()
+        self.output(product, "frames", np.float32, ["frames", int(self.config["dim"])])
+        return self.to_bytes()
 
     def embed(self) -> str:
-        """Patches by a convolution that also normalises the pixels, and the class token."""
+        """Add a convolution that normalises pixels and embeds patches, and the class token."""
         side, width = int(self.vision["patch_size"]), int(self.vision["width"])
         kernel = self.get("patch_embedding.projection.weight").reshape(width, 3, side, side)
         mean, std = (
@@ -111,7 +106,7 @@ class _Tower:
         )
         scaled_kernel = (kernel / (255 * std[:, None, None])).astype(np.float32)
         shift = -(kernel * (mean / std)[:, None, None]).sum(axis=(1, 2, 3)).astype(np.float32)
-        pixels = self.graph.cast("pixels", np.float32)
+        pixels = self.cast("pixels", np.float32)
         patches = self.node(
             "Conv", pixels, self.constant(scaled_kernel), self.constant(shift), strides=[side, side]
         )
@@ -126,19 +121,18 @@ class _Tower:
         return self.node("Concat", firsts, tokens, axis=1)
 
     def block(self, tokens: str, name: str) -> str:
-        """x + s1 attention(ln_1(x)), then x + s2 mlp(ln_2(x)); scales go into the weights."""
+        """Add x + s1 attention(ln_1(x)), then x + s2 mlp(ln_2(x)); weights include the scales."""
         output = self.attention(self.norm(tokens, f"{name}.ln_1"), name)
         tokens = self.node("Add", tokens, output)
-        hidden = self.linear(self.norm(tokens, f"{name}.ln_2"), f"{name}.mlp.up")
-        hidden = self.node("Gelu", hidden, domain=OWN_DOMAIN)
-        return self.node(
-            "Add", tokens, self.linear(hidden, f"{name}.mlp.down", self.get(f"{name}.scale_2"))
-        )
+        hidden_states = self.linear(self.norm(tokens, f"{name}.ln_2"), f"{name}.mlp.up")
+        hidden_states = self.node("Gelu", hidden_states, domain=OWN_DOMAIN)
+        output = self.linear(hidden_states, f"{name}.mlp.down", self.get(f"{name}.scale_2"))
+        return self.node("Add", tokens, output)
 
     def attention(self, tokens: str, name: str) -> str:
         heads = int(self.vision["heads"])
         qkv = self.linear(tokens, f"{name}.attention.qkv")
-        query, key, value = self.graph.nodes("Split", qkv, count=3, axis=2)
+        query, key, value = self.nodes("Split", qkv, count=3, axis=2)
         outputs = self.node(
             "MultiHeadAttention", query, key, value, domain=OWN_DOMAIN, num_heads=heads
         )
@@ -153,10 +147,10 @@ class _Tower:
         weight, bias = self.get(f"{name}.weight"), self.get(f"{name}.bias")
         if scale is not None:
             weight, bias = weight * scale[:, None], bias * scale
-        if self.is_observed:
-            largest = self.node("ReduceMax", self.node("Abs", values), axes=[0, 1], keepdims=0)
-            self.graph.output(largest, name, np.float32, [weight.shape[1]])
-            self.observed.append(name)
+        if self.is_calibration:
+            maxima = self.node("ReduceMax", self.node("Abs", values), axes=[0, 1], keepdims=0)
+            self.output(maxima, name, np.float32, [weight.shape[1]])
+            self.layers.append(name)
         if self.largest is None:
             product = self.node("MatMul", values, self.constant(weight.T))
             return self.node("Add", product, self.constant(bias))
@@ -167,7 +161,7 @@ class _Tower:
     def int8_linear(
         self, values: str, weight: Array, bias: Array, outliers: NDArray[np.int64]
     ) -> str:
-        """y = step s (q w) + low s sum(w) + b + W_apart x_apart; see ``encoders.int8``."""
+        """Add the product of :mod:`eaglenet.encoders.int8`."""
         rest = weight.copy()
         rest[:, outliers] = 0
         scales = np.maximum(np.abs(rest).max(axis=1), 1e-12) / 127
@@ -181,29 +175,29 @@ class _Tower:
         high = self.node("ReduceMax", rows, axes=[2])
         span = self.node("Max", self.node("Sub", high, low), self.constant(np.float32(1e-12)))
         step = self.node("Mul", span, self.constant(np.float32(1 / 255)))
-        # (x - low) / step + 1/2, cut off to whole numbers, in two passes over the inputs.
+        # (x - low) / step + 1/2, to be truncated, in two passes over the inputs.
         inverse = self.node("Reciprocal", step)
         half = self.constant(np.float32(0.5))
         offset = self.node("Sub", half, self.node("Mul", low, inverse))
         numbers = self.node("Add", self.node("Mul", rows, inverse), offset)
         product = self.node(
             "MatMulIntegerToFloat",
-            self.graph.cast(numbers, np.uint8),
+            self.cast(numbers, np.uint8),
             self.constant(int8_weight.T.astype(np.int8)),
             self.constant(np.float32(1)),
             self.constant(scales.astype(np.float32)),
             domain=OWN_DOMAIN,
         )
         product = self.node("Mul", product, step)
-        # One narrow product adds the rest: the minima, the inputs in fp32, and ones for the bias.
+        # One narrow product adds the other terms: minima, inputs in fp32, and ones for the bias.
         ones = self.node("Equal", low, low)
-        narrow = self.node("Concat", low, large, self.graph.cast(ones, np.float32), axis=2)
+        narrow = self.node("Concat", low, large, self.cast(ones, np.float32), axis=2)
         rest = np.concatenate(fp32_rows).astype(np.float32)
         return self.node("Add", product, self.node("MatMul", narrow, self.constant(rest)))
 
 
-def samples(size: int) -> NDArray[np.uint8]:
-    """Return four images of soft colours, noise and stripes, the same every time."""
+def sample_images(size: int) -> NDArray[np.uint8]:
+    """Return four fixed test images: two with soft colours, noise, and stripes."""
     generator = np.random.default_rng(0)
     rows, columns = np.mgrid[0:size, 0:size] / size
     waves = generator.uniform(1, 9, (2, 3, 2))
@@ -215,6 +209,6 @@ def samples(size: int) -> NDArray[np.uint8]:
     return (np.stack([*np.array(soft), noise, stripes]) * 255).astype(np.uint8)
 
 
-def _least_cosine(first: Array, second: Array) -> float:
+def _min_cosine(first: Array, second: Array) -> float:
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return float(((first * second).sum(axis=1) / lengths).min())

@@ -1,8 +1,7 @@
 """BERT's tokenizer (WordPiece) from a ``tokenizer.json``.
 
-The library ``tokenizers`` reads the same file and gives the same ids (tests/models/
-test_word_pieces.py compares both). It is not used here because it needs huggingface_hub: together
-they are a tenth of an installation.
+The library ``tokenizers`` gives the same ids (``tests/models/test_word_pieces.py``), but requires
+huggingface_hub; together they take a tenth of an installation.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from pathlib import Path
 
 from eaglenet.core import untrusted
 
-CONTINUED = "##"
+CONTINUATION = "##"
 """Prefix of a piece that does not begin a word."""
 START, END, UNKNOWN = "[CLS]", "[SEP]", "[UNK]"
 SPECIAL = re.compile(r"(\[(?:PAD|UNK|CLS|SEP)\])")
-REMOVED = ("Cc", "Cf", "Co", "Cs")
-"""Categories of characters that are left out; those that are not assigned stay."""
+REMOVED_CATEGORIES = ("Cc", "Cf", "Co", "Cs")
+"""Unicode categories of characters that are removed; unassigned characters stay."""
 MAX_WORD = 100
-"""Characters; a longer word is unknown."""
+"""Maximum characters of a word; longer words are unknown."""
 CHUNK = 1000
-"""Characters that are normalised at a time: most of a long text has no room."""
+"""Characters normalised at a time, since most of a long text exceeds the context."""
 MAX_ID = 2**31
 # fmt: off
 HAN = (
@@ -37,29 +36,29 @@ HAN = (
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Splits texts into ids of tokens, at most ``context_length`` with the start and end tokens."""
+    """Converts texts to at most ``context_length`` token ids, with the start and end tokens."""
 
     vocabulary: Mapping[str, int]
     context_length: int
 
     @classmethod
     def read(cls, path: Path, context_length: int) -> WordPieces:
-        """Read a ``tokenizer.json``; ``ValueError``, ``KeyError`` or ``TypeError`` if it is other.
+        """Read a ``tokenizer.json``; raise ``ValueError``, ``KeyError``, ``TypeError`` for others.
 
         >>> WordPieces({"[CLS]": 0, "[SEP]": 1, "[UNK]": 2, "car": 3, "##s": 4}, 64).encode("Cars")
         [0, 3, 4, 1]
         """
         plain = untrusted.read_object(path)
         model, normalizer = plain["model"], plain["normalizer"]
-        expected = [
+        supported_values = [
             (model["type"], "WordPiece"),
-            (model["continuing_subword_prefix"], CONTINUED),
+            (model["continuing_subword_prefix"], CONTINUATION),
             (model["max_input_chars_per_word"], MAX_WORD),
             (normalizer["type"], "BertNormalizer"),
             (normalizer["lowercase"], True),
             (plain["pre_tokenizer"]["type"], "BertPreTokenizer"),
         ]
-        for value, only in expected:
+        for value, only in supported_values:
             if value != only:
                 raise ValueError(f"{value!r:.60} where {only!r} is supported")
         if context_length < 3:
@@ -75,22 +74,22 @@ class WordPieces:
         return cls(vocabulary, context_length)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, with the start and end tokens."""
+        """Return the ids of a text, with the start and end tokens."""
         ids = [number for pieces in self.words(text) for number in pieces]
         return [self.vocabulary[START], *ids, self.vocabulary[END]]
 
     def words(self, text: str) -> list[list[int]]:
-        """Ids of each word and punctuation mark, as far as there is room for them."""
+        """Return the ids of each word and punctuation mark, as many as fit into the context."""
         words: list[list[int]] = []
-        room = self.context_length - 2
-        for word in self._split(text):
-            if room <= 0:
+        num_left = self.context_length - 2
+        for word in self._normalised_words(text):
+            if num_left <= 0:
                 break
-            words.append(self._pieces(word)[:room])
-            room -= len(words[-1])
+            words.append(self._pieces(word)[:num_left])
+            num_left -= len(words[-1])
         return words
 
-    def _split(self, text: str) -> Iterator[str]:
+    def _normalised_words(self, text: str) -> Iterator[str]:
         for part in SPECIAL.split(text):
             if part in self.vocabulary and SPECIAL.fullmatch(part):
                 yield part
@@ -100,19 +99,19 @@ class WordPieces:
                 chunk = "".join(map(_normalise, part[start : start + CHUNK]))
                 *words, rest = f"{rest}{chunk}".split(" ")
                 yield from filter(None, words)
-                # A longer word is unknown, however long it is.
+                # Longer words are unknown.
                 rest = rest[: MAX_WORD + 1]
             if rest:
                 yield rest
 
     def _pieces(self, word: str) -> list[int]:
-        """Longest pieces from the left; the whole word is unknown if one is missing."""
+        """Return the longest pieces from the left; the word is unknown if one is missing."""
         if word in self.vocabulary:
             return [self.vocabulary[word]]
         pieces: list[int] = []
         start = 0 if len(word) <= MAX_WORD else len(word) + 1
         while start < len(word):
-            prefix = CONTINUED if start else ""
+            prefix = CONTINUATION if start else ""
             for end in range(len(word), start, -1):
                 number = self.vocabulary.get(prefix + word[start:end])
                 if number is not None:
@@ -126,10 +125,10 @@ class WordPieces:
 
 @lru_cache(maxsize=20_000)
 def _normalise(character: str) -> str:
-    """Small letters without accents; spaces around characters that are words of their own."""
+    """Remove case and accents; add spaces around characters that are separate words."""
     if character in "\t\n\r":
         return " "
-    if character == "\ufffd" or unicodedata.category(character) in REMOVED:
+    if character == "\ufffd" or unicodedata.category(character) in REMOVED_CATEGORIES:
         return ""
     if character.isspace():
         return " "
@@ -143,7 +142,7 @@ def _normalise(character: str) -> str:
 
 
 def _is_punctuation(character: str) -> bool:
-    """Report whether this is punctuation, or a symbol in ASCII."""
+    """Return whether a character is punctuation or an ASCII symbol."""
     if character.isascii():
         return character.isprintable() and not character.isalnum() and character != " "
     return unicodedata.category(character).startswith("P")

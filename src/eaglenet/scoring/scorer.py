@@ -1,4 +1,4 @@
-"""Scorers of tiles, the choice of one for a method, and the scores of all pairs by it."""
+"""Scorers of tiles of pairs, the choice of one, and the scores of all pairs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args, overload
+from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -112,18 +112,18 @@ class PairNoiseScorer(Scorer):
 
 
 class FastForm(Protocol):
-    """Weights of a model rearranged for fast scoring; as exact as ``score`` of the method."""
+    """Weights of a model, rearranged for fast scoring that is as exact as its ``score``."""
 
-    def factorised(self, precision: Precision) -> Scorer:
+    def factorised_scorer(self, precision: Precision) -> Scorer:
         """Return the scorer in plain PyTorch, for any device."""
         ...
 
-    def kernel(self, precision: Precision) -> Scorer:
+    def kernel_scorer(self, precision: Precision) -> Scorer:
         """Return the scorer with GPU kernels; :meth:`why_no_kernel` must return None."""
         ...
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
-        """Return why the kernels cannot score these videos, or None."""
+        """Return the reason why the kernels cannot score these videos, or None."""
         ...
 
 
@@ -134,7 +134,7 @@ FAST_FORMS: Registry[Callable[[Any, torch.device], FastForm | None]] = Registry(
         "wordframe": "eaglenet.scoring.wordframe",
     },
 )
-"""Functions by name of the method that rearrange a model for a device; None: no fast form."""
+"""Functions by name of the method, each of which returns the fast form of a model, or None."""
 
 
 Backend = Literal["auto", "reference", "factorised", "kernel"]
@@ -162,14 +162,13 @@ def choose(
     precision: str = "fp32",
     pair_noise: int | None = None,
 ) -> Scorer:
-    """Return the scorer for a method on the device of the videos, and log which and why."""
+    """Return the scorer for a method on the device of the videos; log the choice and why."""
     check_choice(backend, precision)
     if pair_noise is not None:
         return _with_pair_noise(method, backend, precision, pair_noise)
-    exact: Precision = "bf16" if precision == "bf16" else "fp32"
     # Weights are always folded in full precision.
     with fixed_precision(video.frames.device, "fp32"):
-        return _build_scorer(method, video, backend, exact)
+        return _build_scorer(method, video, backend, cast(Precision, precision))
 
 
 def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) -> Scorer:
@@ -182,7 +181,9 @@ def _with_pair_noise(method: Method, backend: str, precision: str, seed: int) ->
     return PairNoiseScorer(method, seed)
 
 
-def _build_scorer(method: Method, video: VideoFeatures, backend: str, exact: Precision) -> Scorer:
+def _build_scorer(
+    method: Method, video: VideoFeatures, backend: str, precision: Precision
+) -> Scorer:
     device = video.frames.device
     form = None
     if backend != "reference" and method.name in FAST_FORMS:
@@ -192,20 +193,20 @@ def _build_scorer(method: Method, video: VideoFeatures, backend: str, exact: Pre
         if backend not in ("auto", "reference"):
             raise UsageError(f"the {backend} back end cannot score this model: {reason}")
         logger.info("scoring with the reference back end: %s", reason)
-        return ReferenceScorer(method, exact)
+        return ReferenceScorer(method, precision)
     if backend == "factorised" or (backend == "auto" and device.type != "cuda"):
         reason = "requested" if backend == "factorised" else f"features are on {device.type}"
         logger.info("scoring with the factorised back end: %s", reason)
-        return form.factorised(exact)
+        return form.factorised_scorer(precision)
     obstacle = form.why_no_kernel(video)
     if obstacle is None:
         reason = "requested" if backend == "kernel" else "a two-layer graph on a CUDA device"
         logger.info("scoring with the kernel back end: %s", reason)
-        return form.kernel(exact)
+        return form.kernel_scorer(precision)
     if backend == "kernel":
         raise UsageError(f"the kernel back end cannot score this model: {obstacle}")
     logger.info("scoring with the factorised back end: %s", obstacle)
-    return form.factorised(exact)
+    return form.factorised_scorer(precision)
 
 
 @dataclass(frozen=True)
@@ -216,38 +217,6 @@ class TopK:
     """``[texts, k]`` float32."""
     videos: Tensor
     """``[texts, k]`` int64 indices of videos."""
-
-
-@overload
-def score_all(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    *,
-    backend: str = ...,
-    precision: str = ...,
-    pair_noise: int | None = ...,
-    tile_texts: int | None = ...,
-    tile_videos: int | None = ...,
-    top_k: None = ...,
-    progress: Progress | None = ...,
-) -> Tensor: ...
-
-
-@overload
-def score_all(
-    method: Method,
-    text: TextFeatures,
-    video: VideoFeatures,
-    *,
-    backend: str = ...,
-    precision: str = ...,
-    pair_noise: int | None = ...,
-    tile_texts: int | None = ...,
-    tile_videos: int | None = ...,
-    top_k: int,
-    progress: Progress | None = ...,
-) -> TopK: ...
 
 
 @torch.no_grad()
@@ -261,9 +230,8 @@ def score_all(
     pair_noise: int | None = None,
     tile_texts: int | None = None,
     tile_videos: int | None = None,
-    top_k: int | None = None,
     progress: Progress | None = None,
-) -> Tensor | TopK:
+) -> Tensor:
     """Return float32 scores ``[texts, videos]`` on the device of the features.
 
     Args:
@@ -272,55 +240,38 @@ def score_all(
             (Triton), or ``auto``.
         precision: ``fp32`` (within 1e-5 of the reference) or ``bf16`` (within 3e-3).
         pair_noise: seed of separate noise for each pair, for methods that score with random
-            candidates; by default all pairs share the noise stored with the model.
+            candidates. By default, all pairs share the noise stored with the model.
         tile_texts, tile_videos: size of a tile; the default depends on the back end.
-        top_k: return the best videos of each text, without building the matrix.
         progress: called after every tile with the number of scored pairs and of all pairs.
     """
-    if len(text) == 0 or len(video) == 0:
-        raise UsageError(
-            f"{len(text)} texts and {len(video)} videos to score; pass at least one of each"
-        )
-    if video.frames.shape[1] == 0:
-        raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
-    if top_k is not None and top_k < 1:
-        raise UsageError(f"top_k is {top_k}; it must be 1 or more")
-    with evaluating(method):
-        scorer = choose(method, video, backend=backend, precision=precision, pair_noise=pair_noise)
-        tile = (
-            scorer.tile_texts if tile_texts is None else tile_texts,
-            scorer.tile_videos if tile_videos is None else tile_videos,
-        )
-        if min(tile) < 1:
-            raise UsageError(f"tiles of {tile[0]} texts x {tile[1]} videos; both must be 1 or more")
-        scorer.calibrate(text, video)
-        tiles = _score_tiles(scorer, text, video, tile, progress)
-        if top_k is not None:
-            return _best_videos(tiles, top_k)
-        matrix = torch.empty(len(text), len(video), device=video.frames.device)
-        for texts, videos, scores in tiles:
-            matrix[texts, videos] = scores
-        return matrix
+    scorer = choose(method, video, backend=backend, precision=precision, pair_noise=pair_noise)
+    tiles = _score_tiles(method, scorer, text, video, (tile_texts, tile_videos), progress)
+    matrix = torch.empty(len(text), len(video), device=video.frames.device)
+    for texts, videos, scores in tiles:
+        matrix[texts, videos] = scores
+    return matrix
 
 
-def _score_tiles(
-    scorer: Scorer,
+@torch.no_grad()
+def score_best(
+    method: Method,
     text: TextFeatures,
     video: VideoFeatures,
-    tile: tuple[int, int],
-    progress: Progress | None,
-) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the scores of all tiles; videos are the outer loop, so each is prepared once."""
-    for videos in _spans(len(video), tile[1]):
-        prepared_videos = scorer.prepare(video[videos])
-        for texts in _spans(len(text), tile[0]):
-            yield texts, videos, scorer.score(text[texts], prepared_videos)
-            num_pairs = videos.start * len(text) + texts.stop * (videos.stop - videos.start)
-            report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
+    count: int,
+    *,
+    backend: str = "auto",
+    precision: str = "fp32",
+    tile_texts: int | None = None,
+    tile_videos: int | None = None,
+) -> TopK:
+    """Return the ``count`` best videos of each text, without building the matrix of all scores.
 
-
-def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> TopK:
-    """Merge each tile with the best videos of its texts so far."""
+    Other arguments are those of :func:`score_all`.
+    """
+    if count < 1:
+        raise UsageError(f"the number of best videos is {count}; it must be 1 or more")
+    scorer = choose(method, video, backend=backend, precision=precision)
+    tiles = _score_tiles(method, scorer, text, video, (tile_texts, tile_videos))
     best: dict[int, TopK] = {}  # By the first text of a tile.
     for texts, videos, scores in tiles:
         columns = torch.arange(videos.start, videos.stop, device=scores.device)
@@ -335,6 +286,35 @@ def _best_videos(tiles: Iterator[tuple[slice, slice, Tensor]], count: int) -> To
         torch.cat([each.scores for each in best.values()]),
         torch.cat([each.videos for each in best.values()]),
     )
+
+
+def _score_tiles(
+    method: Method,
+    scorer: Scorer,
+    text: TextFeatures,
+    video: VideoFeatures,
+    tile: tuple[int | None, int | None],
+    progress: Progress | None = None,
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the scores of all tiles; videos are the outer loop, so that each is prepared once."""
+    if len(text) == 0 or len(video) == 0:
+        raise UsageError(
+            f"{len(text)} texts and {len(video)} videos to score; pass at least one of each"
+        )
+    if video.frames.shape[1] == 0:
+        raise UsageError("videos of 0 frames have no scores; each needs at least one frame")
+    rows = scorer.tile_texts if tile[0] is None else tile[0]
+    columns = scorer.tile_videos if tile[1] is None else tile[1]
+    if min(rows, columns) < 1:
+        raise UsageError(f"tiles of {rows} texts x {columns} videos; both must be 1 or more")
+    with evaluating(method):
+        scorer.calibrate(text, video)
+        for videos in _spans(len(video), columns):
+            prepared_videos = scorer.prepare(video[videos])
+            for texts in _spans(len(text), rows):
+                yield texts, videos, scorer.score(text[texts], prepared_videos)
+                num_pairs = videos.start * len(text) + texts.stop * (videos.stop - videos.start)
+                report_progress(progress, "scoring pairs", num_pairs, len(text) * len(video))
 
 
 def _spans(total: int, size: int) -> Iterator[slice]:

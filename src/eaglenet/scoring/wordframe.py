@@ -78,11 +78,11 @@ class WordFrameForm:
     method: WordFrame
     device: torch.device
 
-    def factorised(self, precision: Precision) -> Scorer:
+    def factorised_scorer(self, precision: Precision) -> Scorer:
         return WordFrameScorer(self.method, self.device, precision)
 
-    def kernel(self, precision: Precision) -> Scorer:
-        return self.factorised(precision)
+    def kernel_scorer(self, precision: Precision) -> Scorer:
+        return self.factorised_scorer(precision)
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:
         return "wordframe has no kernel; its score is one matrix product and a maximum"

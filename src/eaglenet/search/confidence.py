@@ -37,7 +37,7 @@ FILE = "confidence.json"
 MAX_RIVALS = 100
 """Files of the shortlist that a hit is compared with, as when the weights were fitted."""
 MIN_CLIPS = 10
-"""Fewest clips to compare for hits to have a confidence. A choice, not a measurement: the smallest
+"""Minimum clips to search for hits to have a confidence. A choice, not a measurement: the smallest
 gallery measured has 100 clips, and a single unrelated clip would seem likely."""
 SAMPLE_SIZE = 1024
 """Clips from which the mean score of a query is estimated; the error is about 0.001."""
@@ -86,7 +86,7 @@ class Calibration:
         num_clips: int,
         files: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     ) -> NDArray[np.float64]:
-        """Return the probability of each clip of a shortlist to be right.
+        """Return the probability that each clip of a shortlist is right.
 
         scores: cosines minus hubness offsets of the whole shortlist, in any order.
         mean: mean of such scores over a sample of the clips that were searched.
@@ -99,10 +99,10 @@ class Calibration:
     def sequence_confidences(
         self, scores: NDArray[np.floating[Any]], *, mean: float, num_files: int
     ) -> NDArray[np.float64]:
-        """Return the probability of each sequence to be right.
+        """Return the probability that each sequence is right.
 
-        scores: of the best sequence of each file, summed over its steps.
-        mean: that of :meth:`confidences`, summed over the steps.
+        scores: score of the best sequence of each file, summed over its steps.
+        mean: mean score over a sample of clips, summed over the steps.
         """
         evidence = make_evidence(scores, self.scale, mean=mean, num_clips=num_files)
         return _weigh(evidence, self.sequences)
@@ -139,7 +139,7 @@ def make_evidence(
     best = np.full(groups.max() + 1, -np.inf)
     np.maximum.at(best, groups, values)
     rivals = np.sort(best)[::-1][:MAX_RIVALS]
-    # Each clip is compared with the other files: its own file is taken out of the sum.
+    # Each clip is compared with the other files, so its own file is subtracted from the sum.
     log_all = _log_sum(scale * rivals)
     is_rival = best[groups] >= rivals[-1]
     log_others = _log_difference(log_all, np.where(is_rival, scale * best[groups], -np.inf))

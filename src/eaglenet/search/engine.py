@@ -43,10 +43,10 @@ from eaglenet.search.retrieval import Retriever, StoreView, can_have_confidence
 from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import open_store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.store.snapshot import OutdatedError, Snapshot
+from eaglenet.store.store import open_store
 from eaglenet.video.input_file import SharedFile, share_indexed_file
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Engine:
 
         ``store`` defaults to ``EAGLENET_STORE``, or else to the store in the user's data folder.
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
-        uses a GPU if there is one; a :class:`Method` stays on its device.
+        uses a GPU if there is one, and leaves a :class:`Method` on its device.
         """
         if not isinstance(store, str | Path | None):
             raise UsageError(f"expected the location of a store, not {store!r:.60}")
@@ -186,7 +186,7 @@ class Engine:
         return self._view
 
     def read(self, work: Callable[[StoreView], Result]) -> Result:
-        """Call ``work`` with the newest version, and retry if a writer removes clips meanwhile."""
+        """Call ``work`` with the newest version of the store; retry if a writer removes clips."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return work(self._current_view())
@@ -411,7 +411,7 @@ class Engine:
         The error of the result says if there is none. Close the result.
         """
         _, files = self.clip(clip_id)
-        version = files.sizes[0], float(files.modified[0]), files.contents[0]
+        version = files.sizes[0], float(files.modification_times[0]), files.contents[0]
         for path in files.paths[0]:
             file = share_indexed_file(path, *version, self.manifest.roots)
             if file.error is None:
@@ -433,7 +433,7 @@ class Engine:
         return self.read(lambda view: self._retriever(view).num_clips(options))
 
     def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
-        """Say that a text is only the name of a file, and none that is indexed; else ``""``."""
+        """Return a notice if a text is the name of a file that is not indexed, else ``""``."""
         name = "" if options.literal else file_name_in(query)
         if not name or self.read(lambda view: Filters(path=name).matches(view.files).any()):
             return ""
@@ -444,11 +444,11 @@ class Engine:
         return language_hint(query, self._view.manifest.model, options)
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
-        """Say that hits have no confidence because few clips were searched; empty if they have."""
+        """Return a notice if too few clips were searched for a confidence, else ``""``."""
         return self.read(lambda view: self._retriever(view).few_clips_notice(query, hits, options))
 
     def why_empty(self, options: SearchOptions, query: AnyQuery | None = None) -> str:
-        """Return the reason for no hits: a filter that no file meets, or a text in no line."""
+        """Return why there are no hits, such as a filter that no file meets; may be empty."""
 
         def explain(view: StoreView) -> str:
             filters = options.within_dates(query.dates if query else None).filters
@@ -470,9 +470,9 @@ class Engine:
 def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
     """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model``: its new location, or a loaded model, which stays on its device. Compact models run
-    through numpy unless ``device`` names a GPU, all others through torch. ``device`` ``auto`` uses
-    a GPU if there is one.
+    ``model``: its new location, or a loaded model. Compact models run through numpy unless
+    ``device`` names a GPU, all others through torch. ``device`` ``auto`` uses a GPU if there is
+    one, and leaves a loaded model on its device.
     """
     source = model if model is not None else store.manifest.model
     if isinstance(source, str | Path) and runs_through_numpy(source, device):
@@ -498,7 +498,7 @@ def open(
 
 
 ENGLISH = "the a an of with and are his her their at from by while into its"
-"""Words that are much more frequent in English than in the other languages."""
+"""Words that are much more frequent in English than in other languages."""
 DISTINCTIVE_WORDS = {
     "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
     "im beim vom aus bei nach vor hinter neben unter zwei spielt spielen l\u00e4uft f\u00e4hrt "
@@ -513,7 +513,7 @@ DISTINCTIVE_WORDS = {
     "c\u00e3o carro praia neve jogando correndo n\u00e3o",
     "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
 }
-"""Words that do not exist in English: one is enough in a text without English words."""
+"""Words that do not exist in English: two decide, or one in a text without ``ENGLISH`` words."""
 SHARED_WORDS = {
     "German": "die den des am sie",
     "French": "le la un de du des et en au il elle",
@@ -522,10 +522,10 @@ SHARED_WORDS = {
     "Portuguese": "os um de do da dos das em no na que com",
     "Dutch": "de en met op van aan bij uit door",
 }
-"""Words that also occur in names or in English: two of them, or one beside a distinctive word."""
+"""Words that also occur in names or in English: two decide in a text without ``ENGLISH`` words."""
 _WORDS = [
-    (name, set(DISTINCTIVE_WORDS[name].split()), set(shared.split()))
-    for name, shared in SHARED_WORDS.items()
+    (name, set(DISTINCTIVE_WORDS[name].split()), set(words.split()))
+    for name, words in SHARED_WORDS.items()
 ]
 _LETTERS = re.compile(r"[^\W\d_]+")
 
@@ -564,10 +564,13 @@ def language_of(text: str) -> str:
     ]
     if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
         return "another language"
-    counts = [(len(words & clear), len(words & shared), name) for name, clear, shared in _WORDS]
-    num_clear, num_shared, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
+    counts = [
+        (len(words & distinctive), len(words & common), name)
+        for name, distinctive, common in _WORDS
+    ]
+    num_distinctive, num_common, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
     is_english = bool(words.intersection(ENGLISH.split()))
-    is_other = num_clear >= 2 or (not is_english and (num_clear or num_shared >= 2))
+    is_other = num_distinctive >= 2 or (not is_english and (num_distinctive or num_common >= 2))
     return name if is_other else ""
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, store_option
 from eaglenet.core.frame_spec import FrameSpec
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-KINDS: tuple[TranscriptKind, ...] = ("subtitle", "speech", "text")
+KINDS: tuple[TranscriptKind, ...] = get_args(TranscriptKind)
 CLIP = re.compile(r"[0-9a-f]{1,16}(-[0-9]{1,9})?")
 TILE = 96  # Side of one frame; all sizes are in pixels.
 FRAMES_PER_HIT = 4
@@ -145,7 +145,7 @@ def _draw_text(
 
 
 def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -> list[Cut]:
-    """Return the cuts of a timeline; a confined process reads frame rates and timecodes."""
+    """Return the cuts of a timeline; a sandboxed process reads frame rates and timecodes."""
     limits = Limits()
     process = IsolatedProcess(read_media_values, limits.memory, limits.seconds, check_media_values)
 
@@ -168,7 +168,7 @@ def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -
 def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> list[str]:
     """Write the moments of hits as one MP4, with ``padding`` seconds on both sides of each.
 
-    Moments that cannot be read are left out; the result says which, and why.
+    Leave out moments that cannot be read; return the problem of each.
     """
     segments = [
         Segment(
@@ -185,7 +185,7 @@ def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) 
 
 @dataclass(frozen=True)
 class Transcript:
-    """Lines of one source of a file: a subtitle file or track, speech, or on-screen text."""
+    """Lines of one source: a subtitle file or track, speech, on-screen text, or descriptions."""
 
     kind: TranscriptKind
     language: str

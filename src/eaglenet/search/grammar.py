@@ -92,7 +92,7 @@ class ComposedQuery(_FrameQuery):
 class TemporalQuery(_FrameQuery):
     """Steps that follow each other in one file.
 
-    within: longest time from a step to the next, in seconds; None: any.
+    within: longest time from one step to the next, in seconds; None: any.
     """
 
     steps: tuple[ComposedQuery, ...]
@@ -159,10 +159,8 @@ def parse(
         remaining_text, dates = take_dates(normalise_quotes(text))
         return Query(remaining_text if dates else text, tuple(negatives), dates=dates)
     steps, within = _split_steps(tokens)
-    composed = tuple(_parse_step(step, folder) for step in steps)
-    if len(composed) > 1:
-        return TemporalQuery(composed, within)
-    return composed[0]
+    queries = tuple(_parse_step(step, folder) for step in steps)
+    return TemporalQuery(queries, within) if len(queries) > 1 else queries[0]
 
 
 @dataclass(frozen=True)
@@ -185,10 +183,10 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
         return [_Token(text)]  # As in `Query`, an unclosed quotation mark is plain text.
     tokens = []
     for match in _TOKEN.finditer(text):
-        quoted, _, word = match.groups()  # A distance concerns transcripts alone.
-        if quoted is not None:
-            is_file = _is_existing_file(quoted, folder)
-            tokens.append(_Token(quoted, is_quoted=True, is_reference=is_file))
+        phrase, _, word = match.groups()  # The distance matters for transcripts only.
+        if phrase is not None:
+            is_file = _is_existing_file(phrase, folder)
+            tokens.append(_Token(phrase, is_quoted=True, is_reference=is_file))
             continue
         weight = _WEIGHT.fullmatch(word)
         name = weight.group(2) if weight else word
@@ -408,7 +406,7 @@ def _read_part(value: Any) -> Part:
 
 
 def _is_number(value: Any) -> bool:
-    """Report whether this is a number that a float can hold; integers of JSON have any size."""
+    """Return whether a value is a number that a float can hold; JSON integers have any size."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and (isinstance(value, float) or abs(value) < 2**53)
 

@@ -35,14 +35,14 @@ from eaglenet.store.snapshot import Snapshot
 NEIGHBOURS = 10
 MAX_REFERENCES = 2048
 MAX_CLIPS = 200_000
-"""Clips that are compared; larger stores are sampled evenly."""
+"""Maximum clips to rate; larger stores are sampled evenly."""
 NUM_BESIDE = 4
-"""Rows before and after a clip of the same file that overlap with it and are not compared."""
+"""Rows before and after a clip of the same file that it is not compared with: they may overlap."""
 MIN_SECONDS_APART = 30.0
 """Minimum time between two highlights of one file."""
 BLOCK = 4096
 MAX_PLAIN_DEVIATION = 6.0
-"""Largest standard deviation of brightness, 0 to 255, of a thumbnail of one plain colour."""
+"""Maximum standard deviation of the brightness (0 to 255) of a thumbnail of one colour."""
 
 
 def find_highlights(engine: Engine, k: int = 10, filters: Filters | None = None) -> HitList:

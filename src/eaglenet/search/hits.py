@@ -164,7 +164,10 @@ def make_hit(
     more: Sequence[int],
     copies: Sequence[int] = (),
 ) -> Hit:
-    """Make a hit from the clip in ``row``; ``more`` and ``copies`` are clips it stands for."""
+    """Make a hit from the clip in ``row``.
+
+    ``more``: rows of other clips of the file; ``copies``: rows of clips of its near copies.
+    """
     paths = details.files.paths[details.file(row)]
     matches = path_matcher(options.filters.path, details.files.roots)
     path = first_existing([path for path in paths if matches(path)] or paths)
@@ -205,7 +208,7 @@ def _metadata(
         "clip_end": clip.end,
         "width": files.widths[file],
         "height": files.heights[file],
-        "modified": float(files.modified[file]),
+        "modified": float(files.modification_times[file]),
         "tags": files.tags[file],
         **recording_of(files, file),
     }
@@ -224,14 +227,13 @@ def _metadata(
 
 def recording_of(files: FileTable, number: int) -> dict[str, Any]:
     """Return time, place and camera of a recording, and its damage; None or empty if unknown."""
-    values = (files.recorded[number], files.latitudes[number], files.longitudes[number])
-    recorded, latitude, longitude = (
-        None if math.isnan(value) else float(value) for value in values
-    )
+    values = {
+        "recorded": files.recording_times[number],
+        "latitude": files.latitudes[number],
+        "longitude": files.longitudes[number],
+    }
     return {
-        "recorded": recorded,
-        "latitude": latitude,
-        "longitude": longitude,
+        **{name: None if math.isnan(value) else float(value) for name, value in values.items()},
         "camera": files.cameras[number] or "",
         "damage": files.damage.get(number, ""),
     }
@@ -341,7 +343,7 @@ class HitList(list[Hit]):
         return "\n".join(filter(None, ("\n".join(lines) or nothing, note)))
 
     def to_rows(self) -> list[dict[str, Any]]:
-        """Return one flat dictionary per hit; ``steps`` is empty but for temporal queries."""
+        """Return one flat dictionary per hit; only temporal queries have ``steps``."""
         rows: list[dict[str, Any]] = [
             {
                 "rank": hit.rank,
@@ -444,9 +446,9 @@ class HitList(list[Hit]):
 
 MAX_PLAYED_SECONDS = 60.0
 MAX_PLAYED_BYTES = 16 * 2**20
-"""Limits of a moment that is played in a notebook, which stores it."""
+"""Limits of a moment that a notebook plays; the notebook file contains it."""
 MAX_ENCODING_SECONDS = 60.0
-"""Time for encoding it; the cell waits."""
+"""Time limit for encoding a moment; the cell waits for it."""
 
 
 def _player(hit: Hit, source: ClipSource) -> str:

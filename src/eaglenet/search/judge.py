@@ -107,14 +107,13 @@ class Judge:
             return Judgement([])
         problems: list[str] = []
         ratings = self._rate(query, first, store, problems)
-        ordered = reorder(first, ratings)
         notice = ""
         if len(ratings) < len(first):
             num_unrated = len(first) - len(ratings)
             order = f"{num_unrated} keep their rank" if ratings else "the usual order"
             reason = problems[0] if problems else f"no more than {self.budget:g} s per search"
             notice = f"the judge rated {len(ratings)} of {len(first)} results ({reason}); {order}"
-        return Judgement([*ordered, *hits[self.count :]], notice)
+        return Judgement([*reorder(first, ratings), *hits[self.count :]], notice)
 
     def _rate(
         self, query: Query, hits: Sequence[Hit], store: ClipSource, problems: list[str]
@@ -128,7 +127,7 @@ class Judge:
             return {}
         try:
             keys = [self._key(query, hit) for hit in hits]
-        except EagleNetError as error:  # Requested the name of the model.
+        except EagleNetError as error:  # The server did not tell the name of its model.
             problems.append(str(error))
             self.fail(error)
             return {}
@@ -264,7 +263,7 @@ def read_rating(reply: Mapping[str, Any]) -> int:
 
 
 def reorder(hits: Sequence[Hit], ratings: Mapping[int, int]) -> list[Hit]:
-    """Sort the rated hits among their positions; the others stay where they are."""
+    """Sort the rated hits among their positions; the other hits stay where they are."""
     positions = sorted(ratings)
     order = list(range(len(hits)))
     # Stable: equal ratings keep the plain ranking.
@@ -272,14 +271,14 @@ def reorder(hits: Sequence[Hit], ratings: Mapping[int, int]) -> list[Hit]:
     for position, origin in zip(positions, by_rating, strict=True):
         order[position] = origin
     ranks = [hit.rank for hit in hits]
-    ordered = []
+    ordered_hits = []
     for rank, origin in zip(ranks, order, strict=True):
         hit = replace(hits[origin], rank=rank)
         if origin in ratings:
             judgement = {"judge_score": ratings[origin], "plain_rank": ranks[origin]}
             hit = replace(hit, metadata={**hit.metadata, **judgement})
-        ordered.append(hit)
-    return ordered
+        ordered_hits.append(hit)
+    return ordered_hits
 
 
 class JudgeCache:

@@ -17,16 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
-from eaglenet.core.frame_spec import FrameSpec, Splitting
-from eaglenet.core.object_storage import absolute_location
-from eaglenet.models.files import CHECK_TEXTS, check_frames, check_vectors, is_packaged
+from eaglenet.models.files import is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.store.base import Store
-from eaglenet.store.kinds import kind_of
-from eaglenet.store.manifest import PREPARED, SECONDS, Layout, Manifest, cannot_mix
+from eaglenet.store.manifest import PREPARED, SECONDS
 
-DEFAULT_MODEL = "small"
-"""Part of the package, so it needs no network."""
 LIGHT_DEVICES = ("auto", "cpu")
 """Devices for which compact models run through numpy: importing torch takes longer than a query."""
 
@@ -152,20 +147,10 @@ def require_identity(store: Store, name: str, identity: str, *, is_location: boo
     )
 
 
-def model_for_store(location: str | Path) -> str:
-    """Return the default of ``index --model``: the model of the store, or else ``small``."""
-    kind = kind_of(location)
-    if not kind.exists(str(location)):
-        return DEFAULT_MODEL
-    store = kind.open(str(location))
-    require_model(store)
-    return store.manifest.model
-
-
 def require_model_name(name: str) -> None:
-    """Raise ``ModelNotFoundError`` unless a name is that of a model, a path, or of a hub's form.
+    """Raise ``ModelNotFoundError`` unless a name is a known model, a path, or a valid hub id.
 
-    Before a store is compared and torch is required: a misspelt name is neither's fault.
+    Called before checks of the store and of torch, whose errors would hide a misspelt name.
     """
     if is_packaged(name) or Path(name).expanduser().exists():
         return
@@ -174,19 +159,6 @@ def require_model_name(name: str) -> None:
 
     if name not in HUB_IDS and ":" not in name and not is_hub_id(split_revision(name)[0]):
         raise no_such_model(name, "no such folder or file")
-
-
-def refuse_other_model(location: str | Path, name: str) -> None:
-    """Refuse a model that cannot be that of the store, before it is downloaded and loaded.
-
-    Only names of packaged models are compared; a folder may contain a copy of one.
-    """
-    kind = kind_of(location)
-    if not kind.exists(str(location)):
-        return
-    store_model = kind.open(str(location)).manifest.model
-    if store_model != name and is_packaged(store_model) and not Path(name).expanduser().exists():
-        raise cannot_mix(str(location), [f"model {store_model!r} (now {name!r})"])
 
 
 def require_model(store: Store) -> None:
@@ -238,35 +210,3 @@ class NumpyModel:
 
     def frame_scores(self, texts: NumpyTexts, clips: ClipFeatures) -> NDArray[np.float32]:
         return self.model.frame_scores(texts.vectors, clips.frames, clips.mask)
-
-
-def load_light(name: str) -> LightModel:
-    """Open a compact model for indexing, and check its outputs."""
-    model = LightModel.open(name)
-    frames = check_frames(model.frame_spec.size)
-    mask = np.ones(frames.shape[:2], np.bool_)
-    images = mean_of_frames(model.encode_frames(frames, mask), mask)
-    check_vectors(name, images, unit(model.encode_texts(CHECK_TEXTS)))
-    return model
-
-
-def make_light_manifest(
-    model: LightModel, name: str, spec: FrameSpec, splitting: Splitting, roots: Sequence[str | Path]
-) -> Manifest:
-    """Make the manifest of a store; equal to that of the same model in torch."""
-    shape = (1, spec.num_frames)
-    arrays = {
-        "frames": np.zeros((*shape, model.dim), np.float32),
-        "mask": np.ones(shape, np.bool_),
-        SECONDS: np.zeros(shape, np.float32),
-    }
-    return Manifest(
-        model=name if is_packaged(name) else os.path.abspath(Path(name).expanduser()),
-        identity=model.identity,
-        method=model.name,
-        dim=model.dim,
-        frame_spec=spec,
-        splitting=splitting,
-        layout=Layout.of(arrays),
-        roots=tuple(absolute_location(root) for root in roots),
-    )

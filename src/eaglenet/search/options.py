@@ -94,7 +94,7 @@ class Filters(SearchFields):
     """
 
     min_clips: ClassVar[int] = MIN_CLIPS
-    """Fewest clips that must match for hits to have a confidence."""
+    """Minimum clips that must pass the filters for hits to have a confidence."""
     path: str | None = option(
         None,
         "Only paths that match: '*.mov', 'holidays/*', or part of a path.",
@@ -197,7 +197,7 @@ class Filters(SearchFields):
         return f"none of the {len(files)} files has all of: {', '.join(counts)}"
 
     def _path_hint(self, files: FileTable) -> str:
-        """Say that a pattern for names would match paths without its ``*``; or empty."""
+        """Return a hint if a pattern would match paths without its ``*``, else ``""``."""
         text = (self.path or "").strip("*?")
         if text in ("", self.path) or any(char in text for char in "*?[/"):
             return ""
@@ -255,9 +255,9 @@ def path_matcher(
     if "[" in lower:
         # "film [2020].mp4" is more often a file name than a set of digits.
         expressions.append(fnmatch.translate(anywhere + lower.replace("[", "[[]")))
-    compiled = re.compile("|".join(expressions))
+    expression = re.compile("|".join(expressions))
     if "/" in lower:
-        return lambda path: compiled.match(normalise(path)) is not None
+        return lambda path: expression.match(normalise(path)) is not None
     root_paths = {normalise(root).rstrip("/") for root in roots}
 
     @cache
@@ -266,11 +266,11 @@ def path_matcher(
         lengths = [len(root) for root in root_paths if f"{folder}/".startswith(f"{root}/")]
         if not lengths:
             return False
-        return any(map(compiled.match, folder[min(lengths) + 1 :].split("/")))
+        return any(map(expression.match, folder[min(lengths) + 1 :].split("/")))
 
     def matches(path: str) -> bool:
         folder, _, name = normalise(path).rpartition("/")
-        return compiled.match(name) is not None or is_in_matching_folder(folder)
+        return expression.match(name) is not None or is_in_matching_folder(folder)
 
     return matches
 

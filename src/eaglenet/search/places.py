@@ -21,9 +21,9 @@ DOWNLOAD = (
     "curl -O https://download.geonames.org/export/dump/cities15000.zip && unzip cities15000.zip "
     f'&& export {VARIABLE}="$PWD/cities15000.txt"'
 )
-"""Command that makes names of towns with 15,000 or more inhabitants known."""
+"""Command that downloads the table of towns with 15,000 or more inhabitants."""
 MAX_BYTES = 2**29
-"""Largest table; that of all places with 500 or more inhabitants has 40 MB."""
+"""Maximum size of the table; the one of places with 500 or more inhabitants has 40 MB."""
 NAMES = slice(1, 4)
 """Columns with the name, its ASCII form, and other names separated by commas."""
 LATITUDE, LONGITUDE, COUNTRY, REGION, POPULATION = 4, 5, 8, 10, 14
@@ -38,8 +38,8 @@ def fold_accents(text: str) -> str:
     """
     if text.isascii():
         return text.lower()
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(mark for mark in decomposed if not unicodedata.combining(mark))
+    characters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(each for each in characters if not unicodedata.combining(each))
 
 
 def find_place(text: str) -> Place:
@@ -59,7 +59,7 @@ def find_place(text: str) -> Place:
             raise ValueError(f"more than {MAX_BYTES >> 20} MiB")
         place = _look_up(path, status.st_mtime_ns, " ".join(fold_accents(text).split()))
     except (OSError, ValueError) as error:
-        # Clients of a service see this; where the table is does not concern them.
+        # Clients of a service see this message; they must not learn the folder of the table.
         raise UsageError(f"{VARIABLE}, {path.name}: {cause_of(error)}") from error
     if place is None:
         raise UsageError(

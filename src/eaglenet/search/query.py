@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from eaglenet.video.inputs import FrameBatch
 
 MAX_CHARACTERS = 4000
-"""Characters of a text that are read; longer texts are cut."""
+"""Maximum characters of a text; the rest is ignored."""
 MAX_TERMS = 64
-"""Terms of a text that are searched for in transcripts."""
+"""Maximum terms of a text to search for in transcripts."""
 MAX_PHRASES = 16
-"""Different phrases of a text that transcripts must have; a line is read once per phrase."""
+"""Maximum different phrases of a text; every line is searched once per phrase."""
 MAX_GAP = 99
-"""Largest number after ``~``; a transcript line rarely has more words."""
+"""Maximum number after ``~``; a transcript line rarely has more words."""
 PREFIX = "*"
 """After a word: matches every word in transcripts that begins with it."""
 QUOTED = re.compile(r'"([^"]*)"(?:~([0-9]{1,9})(?!\w))?')
@@ -49,8 +49,8 @@ class Query(NamedFields):
     negatives: texts that rank a clip lower; with ``text`` only.
     image: an image file, its bytes, a Pillow image, or a uint8 array ``[height, width, 3]``.
     video: a video file; ``window`` is the span to use, in seconds.
-    clip_id: id of an indexed clip, or its beginning. Clips of its file are no hits, unless only
-        this file is searched; the clip itself never is.
+    clip_id: id of an indexed clip, or its beginning. Clips of its file are not returned, unless
+        only this file is searched; the clip itself never is.
     clips: a decoded video or image.
     dates: recording times that the text named; see :mod:`eaglenet.search.dates`.
     """

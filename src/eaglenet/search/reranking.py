@@ -15,6 +15,7 @@ Vectors = NDArray[np.float32]
 NEGATIVE_WEIGHT = 0.5
 """Weight of the negatives of a query against its text."""
 MIN_NORM = 1e-12
+MIN_DEVIATION = 1e-6
 
 
 class EncodedQuery(Protocol):
@@ -23,9 +24,9 @@ class EncodedQuery(Protocol):
     vector: Vectors
     """Vector whose dot product with the vectors of clips ranks the shortlist."""
     hubness_weight: float
-    """Multiple of the hubness offset of a clip that is subtracted from that product."""
+    """Weight of the hubness offset of a clip, which is subtracted from that product."""
     exact_hubness_weight: float
-    """The same for exact scores."""
+    """Weight of the hubness offset in exact scores."""
 
     def score(self, clips: ClipFeatures) -> Vectors:
         """Return the exact scores ``[clips]``."""
@@ -114,28 +115,27 @@ def _subtract_negatives(values: Vectors) -> Vectors:
     return result
 
 
-MIN_SPREAD = 1e-6
-
-
 class EncodedComposition:
     """Weighted sum of encoded queries: s(v) = sum_p w_p s_p(v) / sum_p |w_p|.
 
-    Applies to cosines and exact scores. The cosines of an image spread several times wider than
-    those of a text and would outweigh it. So every part is scaled to the standard deviation of the
-    first part over a sample of clips; a single part keeps its scores.
+    The formula applies to cosines and to exact scores. The cosines of an image vary several times
+    more than those of a text and would outweigh them. So every part is scaled to the standard
+    deviation of the first part over a sample of clips; a single part keeps its scores.
     """
 
     def __init__(
         self, parts: Sequence[tuple[float, EncodedQuery]], sample: Vectors | None = None
     ) -> None:
         """``sample``: vectors of some clips; None: do not scale the parts."""
-        spreads = [1.0] * len(parts)
+        deviations = [1.0] * len(parts)
         if sample is not None and len(sample) > 1 and len(parts) > 1:
-            spreads = [max(float((sample @ query.vector).std()), MIN_SPREAD) for _, query in parts]
+            deviations = [
+                max(float((sample @ query.vector).std()), MIN_DEVIATION) for _, query in parts
+            ]
         total = sum(abs(weight) for weight, _ in parts)
         self.parts = [
-            (np.float32(weight / total * spreads[0] / spread), query)
-            for (weight, query), spread in zip(parts, spreads, strict=True)
+            (np.float32(weight / total * deviations[0] / deviation), query)
+            for (weight, query), deviation in zip(parts, deviations, strict=True)
         ]
         self.vector: Vectors = np.sum(
             [weight * query.vector for weight, query in self.parts], axis=0, dtype=np.float32

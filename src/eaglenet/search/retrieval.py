@@ -96,7 +96,7 @@ class StoreView:
             "folders": outermost(manifest.roots),
             "tags": sorted({tag for tags in self.files.tags for tag in tags}),
             "transcript_lines": snapshot.num_lines,
-            "files_with_date": int(np.isfinite(self.files.recorded).sum()),
+            "files_with_date": int(np.isfinite(self.files.recording_times).sum()),
             "files_with_place": int(np.isfinite(self.files.latitudes).sum()),
             "files_with_unread_metadata": self.files.cameras.count(None),
         }
@@ -104,7 +104,7 @@ class StoreView:
 
 @dataclass(frozen=True)
 class _Task:
-    """Query, and what is known about it before frames are compared."""
+    """A query, prepared for the comparison of frames."""
 
     query: Query | ComposedQuery
     is_visual: bool
@@ -114,7 +114,7 @@ class _Task:
     transcripts: Sequence[ClipTranscript] = ()
     """Clips with matching transcripts, best first."""
     examples: tuple[int, ...] = ()
-    """Rows of the clips to search with."""
+    """Rows of the clips that are examples to search with."""
 
 
 @dataclass(frozen=True)
@@ -266,16 +266,16 @@ class Retriever:
         return results
 
     def _num_clips_beside(self, rows: Sequence[int]) -> int:
-        """Return the number of clips in the files of some rows, limited by what shards answer."""
+        """Return the number of clips in the files of some rows, up to ``MAX_RESULTS``."""
         if not rows:
             return 0
         contents = self.view.snapshot.content_ids
         return min(int(np.isin(contents, contents[list(rows)]).sum()), MAX_RESULTS)
 
     def _without_examples(self, shortlist: Shortlist, rows: Sequence[int]) -> Shortlist:
-        """Leave out the files of clips to search with; just these clips if no file would remain.
+        """Leave out the files of the example clips, whose other clips look alike.
 
-        The clips of a file look alike, and would be the first hits.
+        If no clip would remain, leave out the example clips only.
         """
         contents = self.view.snapshot.content_ids
         is_beside = np.isin(contents[shortlist.rows], contents[list(rows)])
@@ -336,7 +336,7 @@ class Retriever:
             (clip,) = snapshot.clips([row])
             return Example(self.load(np.array([row])), (clip.start, clip.end))
         clips = self._decode(query)
-        # Converts tensors: a user may have decoded the clip with torch.
+        # Also converts tensors: a user may have decoded the clip with torch.
         frames = np.asarray(clips.frames, np.uint8)
         mask, seconds = np.asarray(clips.mask, bool), np.asarray(clips.seconds, np.float32)
         features = self.model.encode_frames(frames, mask, seconds)
@@ -441,8 +441,8 @@ class Retriever:
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
         """Return a notice if too few clips were searched for a confidence, else ``""``.
 
-        A sequence needs as many files. Also empty for images, composed queries and texts to avoid,
-        whose hits never have one.
+        A sequence needs as many files as other queries need clips. There is no notice for images,
+        composed queries and texts with negatives, whose hits never have a confidence.
         """
         if not can_have_confidence(query):
             return ""

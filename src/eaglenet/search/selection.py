@@ -37,29 +37,29 @@ MAX_GAP = 1
 MIN_SCORE_RANGE = 1e-6
 """If the scores of all frames differ by less than this, the moment is the whole clip."""
 SAME_MOMENT_SECONDS = 1.0
-"""Best frames of one file that are closer than this show one moment."""
+"""Best frames of one file that are closer than this show the same moment."""
 MAX_TIME_DIFFERENCE = 0.5
 """Seconds by which durations and clip times of near copies may differ."""
 MIN_MEAN_COSINE = 0.65
-"""Smallest mean cosine of the frames of near copies. With ``small``, clips of MSR-VTT reduced to a
+"""Minimum mean cosine of the frames of near copies. With ``small``, clips of MSR-VTT reduced to a
 fifth of their size at x264 quality 34 had 0.71 to 0.94."""
 MIN_FRAME_COSINE = 0.5
-"""Smallest cosine of any frame of near copies."""
+"""Minimum cosine of every frame of near copies."""
 MAX_MOTION_DIFFERENCE = 0.65
-"""Largest relative difference in motion of near copies; see :func:`has_same_motion`. One fixed
+"""Maximum relative difference in motion of near copies; see :func:`has_same_motion`. One fixed
 camera on different days had 0.74 and more, compressed clips of MSR-VTT 0.33 and 0.39."""
 STILL_VARIANCE = 0.003
 """Variance of unit features below which a clip has no motion."""
 MAX_PIXEL_DIFFERENCE = 24.0
-"""Largest difference between thumbnails of near copies, 0 to 255, at 16 x 16 pixels. Those
+"""Maximum difference between thumbnails of near copies, 0 to 255, at 16 x 16 pixels. The
 compressed clips had 4 to 14; an object at another position makes more difference."""
 NUM_THUMBNAILS = 8
 """Thumbnails per file that are compared."""
 MAX_SHAPE_DIFFERENCE = 0.05
-"""Largest difference of the logarithms of width / height."""
+"""Maximum difference of the logarithms of the aspect ratios of near copies."""
 THUMBNAIL_SIDE = 16
 MAX_COMPARED = 512
-"""Candidates that are compared with each other: the first of the shortlist."""
+"""Number of candidates to compare with each other: the first of the shortlist."""
 
 
 def trim_moment(moment: Moment, others: Sequence[Moment]) -> Moment | None:
@@ -101,7 +101,7 @@ def has_same_motion(first: NDArray[np.float32], second: NDArray[np.float32]) -> 
 
 
 class ClipDetails:
-    """Times, paths and durations of clips, read from the snapshot in one go."""
+    """Times, paths and durations of clips; their files are read at once."""
 
     def __init__(self, snapshot: Snapshot, clips: Sequence[Clip]) -> None:
         self.snapshot = snapshot

@@ -24,21 +24,21 @@ from eaglenet.store.snapshot import Snapshot
 Vectors = NDArray[np.float32]
 
 EXACT_BYTES = 1 << 30
-"""Size up to which all vectors are compared: half a million of 512 dimensions, about 50 ms on two
-cores."""
+"""Size of the vectors up to which all are compared: half a million vectors of 512 dimensions, which
+take about 50 ms on two cores."""
 QUERY_BATCH = 32
 """Queries per batch: 32 queries x 1 million clips need a score matrix of 128 MB."""
 NARROW_BATCH = 4
-"""Queries below which matrix-vector products are faster than one matrix product."""
+"""Number of queries below which matrix-vector products are faster than one matrix product."""
 ROUNDING = 3e-5
 """Largest error of a cosine in single precision with 512 dimensions."""
 MAX_TIES = 10_000
-"""Clips within rounding of the last clip of a shortlist that are compared exactly."""
+"""Maximum clips within rounding of the last clip of a shortlist to compare exactly."""
 CHUNK = 4096
 SPARSE_FRACTION = 0.25
 """Fraction of allowed clips up to which copying their vectors beats comparing all vectors."""
 CANDIDATES = 1024
-"""Codes whose vectors are compared exactly, plus one per ``CLIPS_PER_CANDIDATE`` clips."""
+"""Nearest codes whose vectors are compared exactly; one more per ``CLIPS_PER_CANDIDATE`` clips."""
 CLIPS_PER_CANDIDATE = 16_384
 CANDIDATES_PER_RESULT = 8
 """Minimum number of such codes per clip of the shortlist."""
@@ -111,8 +111,8 @@ def make_shortlists(
 ) -> list[Shortlist]:
     """Find the k nearest clips per query ``[queries, dim]`` that pass the filters.
 
-    ``scan`` runs it on other machines. ``hubness_weights``: multiple of the clips' hubness offsets
-    to subtract, per query. ``files``: all files of the snapshot, if they have been read.
+    ``scan``: makes the shortlists on other machines. ``hubness_weights``: weight per query of the
+    hubness offsets to subtract. ``files``: all files of the snapshot, if they have been read.
     """
     if snapshot.hubness_offsets is None or not any(hubness_weights or ()):
         hubness_weights = None
@@ -137,17 +137,12 @@ def allowed_rows(
 
 def uses_exact_scan(snapshot: Snapshot) -> bool:
     """Return whether all vectors of a snapshot are compared."""
-    return fits_exact_scan(len(snapshot), snapshot.manifest.dim)
+    return len(snapshot) * snapshot.manifest.dim * 4 <= EXACT_BYTES
 
 
 def scan_name(snapshot: Snapshot) -> str:
     """Return ``exact scan`` or ``codes``, for display."""
     return "exact scan" if uses_exact_scan(snapshot) else "codes"
-
-
-def fits_exact_scan(num_clips: int, dim: int) -> bool:
-    """Return whether this many vectors are few enough to compare all of them."""
-    return num_clips * dim * 4 <= EXACT_BYTES
 
 
 def exact_shortlists(
@@ -372,10 +367,10 @@ class Recall:
     exact_milliseconds: float
 
 
-def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100, seed: int = 0) -> Recall:
+def measure_recall(store: Store, *, k: int = 100, num_queries: int = 100) -> Recall:
     """Compare the codes with an exact scan; queries are vectors of clips with added noise."""
     snapshot = store.snapshot()
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     rows = generator.permutation(snapshot.visible_rows())[:num_queries]
     noise = generator.standard_normal((len(rows), snapshot.manifest.dim), np.float32)
     scale = np.float32(0.5 / snapshot.manifest.dim**0.5)

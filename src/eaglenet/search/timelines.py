@@ -36,7 +36,7 @@ _TIMECODE = re.compile(r"(\d\d):(\d\d):(\d\d)([:;.])(\d\d+)")
 
 @dataclass(frozen=True)
 class Media:
-    """Source file: exact frame rate, length in frames, and ``start`` timecode in frames."""
+    """Source file of a cut; ``start`` is its first timecode as a number of frames."""
 
     path: str
     rate: Fraction = DEFAULT_RATE
@@ -174,21 +174,21 @@ def _read_start(text: str, rate: Fraction) -> tuple[int, bool]:
 def format_timecode(frame: int, rate: Fraction, *, drop_frame: bool = False) -> str:
     """Format a frame as ``HH:MM:SS:FF``, or ``HH:MM:SS;FF`` for drop-frame timecode.
 
-    Drop-frame timecode skips the first numbers of every minute but each tenth, so that timecode at
-    29.97 frames per second agrees with the clock. No frame is dropped.
+    Drop-frame timecode skips the first frame numbers of every minute except each tenth, so that
+    timecode at 29.97 frames per second agrees with the clock. No frame is dropped.
 
     >>> format_timecode(1800, Fraction(30000, 1001), drop_frame=True)
     '00:01:00;02'
     """
     nominal = max(1, round(rate))
     if drop_frame:
-        dropped = _dropped_per_minute(rate)
-        minute, ten_minutes = 60 * nominal - dropped, 600 * nominal - 9 * dropped
+        num_skipped = _skipped_per_minute(rate)
+        minute, ten_minutes = 60 * nominal - num_skipped, 600 * nominal - 9 * num_skipped
         tens, remainder = divmod(frame, ten_minutes)
-        frame += 9 * dropped * tens
-        # Nothing is skipped in the first of ten minutes.
+        frame += 9 * num_skipped * tens
+        # No number is skipped in the first of ten minutes.
         if remainder >= 60 * nominal:
-            frame += dropped * (1 + (remainder - 60 * nominal) // minute)
+            frame += num_skipped * (1 + (remainder - 60 * nominal) // minute)
     seconds, number = divmod(frame, nominal)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
@@ -214,7 +214,7 @@ def parse_timecode(text: str, rate: Fraction) -> int:
     frame = (60 * minutes + seconds) * nominal + number
     if match.group(4) == ":":
         return frame
-    return frame - _dropped_per_minute(rate) * (minutes - minutes // 10)
+    return frame - _skipped_per_minute(rate) * (minutes - minutes // 10)
 
 
 def can_drop_frames(rate: Fraction) -> bool:
@@ -222,7 +222,8 @@ def can_drop_frames(rate: Fraction) -> bool:
     return rate.denominator == NTSC and round(rate) % 30 == 0
 
 
-def _dropped_per_minute(rate: Fraction) -> int:
+def _skipped_per_minute(rate: Fraction) -> int:
+    """Return the frame numbers that drop-frame timecode skips per minute."""
     if not can_drop_frames(rate):
         raise ValueError(f"no drop-frame timecode at {float(rate):.3f} frames per second")
     return round(rate) // 15
@@ -258,8 +259,7 @@ def make_cuts(
             first, last = 0, media.num_frames
         first = min(max(first, 0), max(media.num_frames - 1, 0))
         last = max(min(last, media.num_frames), first + 1)
-        confidence = getattr(hit, "confidence", None)
-        cuts.append(Cut(media, first, last, title, hit.score, confidence))
+        cuts.append(Cut(media, first, last, title, hit.score, hit.confidence))
     return cuts
 
 
@@ -274,9 +274,9 @@ class _Timeline:
         return [max(1, round(cut.seconds * self.rate)) for cut in self.cuts]
 
 
-def write_timeline(path: Path, cuts: Sequence[Cut], title: str, kind: str | None = None) -> None:
-    """Write a timeline of cuts; ``kind`` defaults to the suffix of the path."""
-    save_text(path, format_timeline(cuts, title, kind or path.suffix.lstrip(".").lower()))
+def write_timeline(path: Path, cuts: Sequence[Cut], title: str) -> None:
+    """Write a timeline of cuts in the format of the path's suffix."""
+    save_text(path, format_timeline(cuts, title, path.suffix.lstrip(".").lower()))
 
 
 def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
@@ -300,7 +300,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def _edl(timeline: _Timeline) -> str:
-    """CMX 3600, as Resolve, Premiere and Avid read it."""
+    """Format as CMX 3600, for Resolve, Premiere and Avid."""
     rate = timeline.rate
     is_drop = any(cut.media.is_drop_frame for cut in timeline.cuts) and can_drop_frames(rate)
     mode = "DROP FRAME" if is_drop else "NON-DROP FRAME"
@@ -324,7 +324,7 @@ def _edl(timeline: _Timeline) -> str:
 
 
 def _fcpxml(timeline: _Timeline) -> str:
-    """FCPXML 1.9, for Final Cut Pro and Resolve."""
+    """Format as FCPXML 1.9, for Final Cut Pro and Resolve."""
     root = Element("fcpxml", version="1.9")
     resources = SubElement(root, "resources")
     formats: dict[tuple[Fraction, int, int], str] = {}
@@ -394,7 +394,7 @@ def _fcpxml(timeline: _Timeline) -> str:
 
 
 def _xmeml(timeline: _Timeline) -> str:
-    """Final Cut Pro 7 XML, which Premiere imports."""
+    """Format as Final Cut Pro 7 XML, for Premiere."""
     root = Element("xmeml", version="5")
     sequence = SubElement(root, "sequence", id="sequence-1")
     lengths = timeline.lengths()
@@ -455,7 +455,7 @@ def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
 
 
 def _otio(timeline: _Timeline) -> str:
-    """OpenTimelineIO JSON."""
+    """Format as OpenTimelineIO JSON."""
 
     def time(value: float, rate: Fraction) -> dict[str, Any]:
         return {"OTIO_SCHEMA": "RationalTime.1", "rate": float(rate), "value": float(value)}
@@ -522,7 +522,7 @@ def _cell(text: str) -> str:
 
 
 def _m3u8(timeline: _Timeline) -> str:
-    """Playlist for VLC and mpv, with start and stop times."""
+    """Format as a playlist for VLC and mpv, with start and stop times."""
     lines = ["#EXTM3U"]
     for cut in timeline.cuts:
         rate = cut.media.rate
@@ -536,7 +536,7 @@ def _m3u8(timeline: _Timeline) -> str:
 
 
 def _srt(timeline: _Timeline) -> str:
-    """One subtitle per cut, for the cuts played in sequence."""
+    """Format as one subtitle per cut, for the cuts played in sequence."""
     lines, start = [], Fraction(0)
     for cut in timeline.cuts:
         end = start + cut.seconds

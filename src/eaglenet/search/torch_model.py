@@ -67,29 +67,27 @@ def load_for_search(
 ) -> Method:
     """Load the model of a store, and check that it is the one that the store was made with.
 
-    ``model``: its new location, or a loaded model, which stays on its device. ``device`` ``auto``
-    uses a GPU if there is one.
+    ``model``: its new location, or a loaded model. ``device`` ``auto`` uses a GPU if there is one,
+    and leaves a loaded model on its device.
     """
     from eaglenet.models.folder import load_for_texts
 
-    source = model if model is not None else store.manifest.model
-    method = source
-    if not isinstance(method, Method):
-        if model is None:
-            require_model(store)
-        method = load_for_texts(str(source))
-    is_loaded = isinstance(source, Method)
-    name = source.name if isinstance(source, Method) else str(source)
-    require_identity(store, name, model_identity(method), is_location=not is_loaded)
+    if isinstance(model, Method):
+        require_identity(store, model.name, model_identity(model), is_location=False)
+        model.eval()
+        return model if device == AUTO else move_to_device(model, device)
+    if model is None:
+        require_model(store)
+    name = store.manifest.model if model is None else str(model)
+    method = load_for_texts(name)
+    require_identity(store, name, model_identity(method))
     method.eval()
     # The head ranks shortlists; the vectors of the store come from the towers alone.
-    head = None if isinstance(source, Method) else head_folder(str(source))
+    head = head_folder(name)
     if head is not None:
         method = with_head(method, head)
-    if device != AUTO or not isinstance(source, Method):
-        method = move_to_device(method, device)
-    if not isinstance(source, Method):
-        release_image_tower(method, str(source))
+    method = move_to_device(method, device)
+    release_image_tower(method, name)
     return method
 
 
@@ -152,7 +150,7 @@ def make_manifest(
     with torch.no_grad():
         features = method.encode_video(clips)
         dim = method.coarse_vectors(features).shape[-1]
-        prepared = prepare_for_store(method, features) if prepare else None
+        rows = prepare_for_store(method, features) if prepare else None
     path = Path(model).expanduser()
     # Not any folder that happens to have the name of a packaged model or a hub id.
     is_model = not is_packaged(model) and any(
@@ -166,15 +164,13 @@ def make_manifest(
         dim=dim,
         frame_spec=spec,
         splitting=splitting,
-        layout=Layout.of(
-            feature_arrays(features, method.feature_seconds(features, clips), prepared)
-        ),
+        layout=Layout.of(feature_arrays(features, method.feature_seconds(features, clips), rows)),
         roots=tuple(absolute_location(root) for root in roots),
     )
 
 
 def model_identity(method: Method) -> str:
-    """Return the hash of the name, the configuration and the weights of a method."""
+    """Return the hash of the name, the configuration and a sample of the weights of a method."""
 
     def samples() -> Iterator[tuple[str, tuple[int, ...], NDArray[np.float32]]]:
         for name, tensor in sorted(method.state_dict().items()):
@@ -192,7 +188,7 @@ def hubness_layer(
 ) -> tuple[NDArray[np.float32], float, float] | None:
     """Return vectors, weight and scale of the hubness bank of a model or its head, if any."""
     if head is not None:
-        # Attach the head to a copy that shares the weights, because a head may change the towers.
+        # Attach the head to a copy that shares the weights, because a head may modify the towers.
         shared_tensors = (*method.parameters(), *method.buffers(), method.tokenizer)
         method = with_head(copy.deepcopy(method, {id(each): each for each in shared_tensors}), head)
     if method.hubness_layer is None:
@@ -318,12 +314,12 @@ class TorchModel:
 
     @torch.no_grad()
     def score(self, texts: TorchTexts, clips: ClipFeatures) -> NDArray[np.float32]:
-        features, _, prepared = video_features(clips.arrays, self.method.device)
+        features, _, stored_rows = video_features(clips.arrays, self.method.device)
         if not len(features):
             return np.zeros((len(texts.vectors), 0), np.float32)
         scorer = self._scorer_for(features)
         is_on_cpu = features.frames.device.type == "cpu"
-        rows: Rows | None = prepared if prepared and is_on_cpu else None
+        rows: Rows | None = stored_rows if stored_rows and is_on_cpu else None
         if rows is None and clips.keys is not None and is_on_cpu:
             rows = self._prepare(scorer, features, clips.keys)
         tiles = []
@@ -359,7 +355,6 @@ class TorchModel:
         """Prepare clips for the scorer, using the cache; None if the scorer does not use it."""
         if isinstance(scorer, ReferenceScorer):
             return None
-
         return self._cache.gather(keys, lambda positions: scorer.prepare(features[positions]))
 
 

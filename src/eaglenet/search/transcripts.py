@@ -38,19 +38,19 @@ KINDS: dict[Modality, tuple[TranscriptKind, ...]] = {
 }
 """Kinds of transcript lines per modality."""
 MAX_LINES = 300
-"""Lines that are read per query."""
+"""Maximum matching lines per query."""
 MAX_WINDOWS = 100
-"""Windows of lines that are read per query."""
+"""Maximum windows of lines per query."""
 MAX_FILTERED_LINES = 20_000
-"""The same where a filter, or the exact form of a phrase, excludes most lines."""
+"""Maximum lines to read per query if a filter, or the exact form of a phrase, excludes most."""
 MAX_READ_CHARACTERS = 1_000_000
-"""Characters of lines that are read per query: a line may have 2,000."""
+"""Maximum characters of lines to read per query: a line may have 2,000."""
 MAX_CONTENTS = 500
-"""Most files in a condition of the index; beyond it, lines are filtered afterwards."""
+"""Maximum files in a condition of the index; if there are more, lines are filtered afterwards."""
 LINES_PER_HIT = 3
-"""Lines that a hit shows."""
+"""Maximum lines that a hit shows."""
 MIN_SECONDS = 1.0
-"""Shortest moment."""
+"""Minimum duration of a moment."""
 MIN_COVERAGE = 0.7
 """Coverage below which a match is ignored beside frames: texts share common words by chance."""
 RANK_OFFSET = 60
@@ -128,9 +128,9 @@ def rank_clips(
     negatives = [_add_inflections(snapshot, negative) for negative in negatives]
     lines = _find_lines(snapshot, query, kinds, content_ids)
     if corrects_spelling:
-        corrected = _correct_spelling(snapshot, query, lines)
-        if corrected != query:
-            query, lines = corrected, _find_lines(snapshot, corrected, kinds, content_ids)
+        new_query = _correct_spelling(snapshot, query, lines)
+        if new_query != query:
+            query, lines = new_query, _find_lines(snapshot, new_query, kinds, content_ids)
     lines = [line for line in lines if not any(_has_all(line.analysis, each) for each in negatives)]
     counts = Counter(term for line in lines for term in line.terms)
     weights = {
@@ -290,7 +290,7 @@ def _find_lines(
     return [
         _Line(hit, analysis, frozenset(terms), tuple(w for each in terms.values() for w in each))
         for (hit, analysis), terms in zip(lines, words, strict=True)
-        if terms or query.phrases  # The index stems prefixes too.
+        if terms or query.phrases  # The index also stems prefixes, so that other words match.
     ]
 
 
@@ -330,9 +330,9 @@ def _words(line: Analysis) -> Iterable[Term]:
 
 
 def _add_inflections(snapshot: Snapshot, query: TranscriptQuery) -> TranscriptQuery:
-    """Add words of the transcripts that have the stem of a term in another language than English.
+    """Add words of the transcripts that have the stem of a term in their language.
 
-    The index stems English words itself.
+    Not for English, whose words the index stems itself.
     """
     stemmers = sorted({STEMMERS[code] for code in snapshot.languages(STEMMERS)})
     if not stemmers:
@@ -404,13 +404,13 @@ def _highlight(line: _Line, query: TranscriptQuery) -> TranscriptMatch:
 
 def _join_spans(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Join spans that overlap or have only spaces between them."""
-    merged: list[tuple[int, int]] = []
+    joined_spans: list[tuple[int, int]] = []
     for start, end in sorted(spans):
-        if merged and not text[merged[-1][1] : start].strip():
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        if joined_spans and not text[joined_spans[-1][1] : start].strip():
+            joined_spans[-1] = (joined_spans[-1][0], max(end, joined_spans[-1][1]))
         else:
-            merged.append((start, end))
-    return tuple(merged)
+            joined_spans.append((start, end))
+    return tuple(joined_spans)
 
 
 def fuse_scores(visual: Sequence[int], strengths: Mapping[int, float]) -> dict[int, float]:

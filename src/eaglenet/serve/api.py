@@ -56,7 +56,7 @@ from eaglenet.serve.schemas import (
 from eaglenet.serve.state import State, state_of
 from eaglenet.store.records import ID_CHARACTERS, Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import spread
+from eaglenet.video.frame_images import segment_middles
 
 ClipId = Annotated[
     str, PathParameter(pattern=CLIP_ID, description="Clip id of a search result, or a prefix")
@@ -135,7 +135,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
         duration=float(files.durations[0]),
         width=files.widths[0],
         height=files.heights[0],
-        modified=float(files.modified[0]),
+        modified=float(files.modification_times[0]),
         **recording_of(files, 0),
         tags=files.tags[0],
         video=f"/api/clips/{clip.id}/video",
@@ -159,7 +159,7 @@ def thumbnail(request: Request, clip_id: ClipId) -> Response:
 
 
 def _cache_headers(clip_id: str) -> dict[str, str]:
-    """The content of a clip id never changes; that of a prefix may."""
+    """Let clients cache images of a whole clip id; a prefix may become another clip."""
     is_whole = len(clip_id.partition("-")[0]) == ID_CHARACTERS
     return {"Cache-Control": "private, max-age=86400"} if is_whole else {}
 
@@ -177,7 +177,7 @@ async def frame(
     state = state_of(request)
     clip, files = await run_in_threadpool(find_clip, state.engine, clip_id)
     count = state.engine.manifest.frame_spec.num_frames
-    second = spread(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
+    second = segment_middles(clip.start, clip.end, count)[count // 2] if files.durations[0] else 0.0
     suffix = Path(files.paths[0][0]).suffix
     content = await state.frames.thumbnail(clip.id, suffix, second, int(parameters.side))
     return Response(content, media_type="image/jpeg", headers=_cache_headers(clip_id))
@@ -234,7 +234,7 @@ async def stream(
     await run_in_threadpool(find_clip, state.engine, clip_id)
     video_file = await state.videos.open(clip_id)
     conversion = await state.streams.begin(video_file, parameters.start)
-    return state.streams.answer(conversion, request.method)
+    return state.streams.make_response(conversion, request.method)
 
 
 @router.get("/info", tags=["service"])
@@ -268,7 +268,7 @@ async def _search(
     queries = [_parse_query(text, negatives, is_literal=options.literal) for text in texts]
     valid_queries = [query for query in queries if query is not None]
     result = BatchResult([], options.shortlist_size(parameters.k))
-    # Only for a single text, because a judge takes seconds per text.
+    # Judge single queries only, because a judge takes seconds per query.
     judge = state.judge if len(valid_queries) == 1 else None
     if valid_queries:
         k = parameters.k if judge is None else max(parameters.k, judge.judge.count)
@@ -305,9 +305,9 @@ async def _search(
 def _parse_query(
     text: str | dict[str, Any], negatives: Sequence[str] = (), *, is_literal: bool = False
 ) -> AnyQuery | None:
-    """Parse a text or an object; None if a text has no visible characters.
+    """Parse a text or an object; return None for a text without visible characters.
 
-    Such negatives are ignored. A query may be composed or temporal; file names are refused.
+    Negatives without visible characters are ignored. File names are refused.
     """
     negatives = [negative for negative in negatives if _is_visible(negative)]
     if not isinstance(text, str):
@@ -421,7 +421,7 @@ def _file_bodies(state: State, library: Library, numbers: list[int]) -> list[Fil
             duration=float(table.durations[number]),
             width=table.widths[number],
             height=table.heights[number],
-            modified=float(table.modified[number]),
+            modified=float(table.modification_times[number]),
             **recording_of(table, number),
             tags=table.tags[number],
             clips=int(library.clips[number]),

@@ -168,7 +168,7 @@ def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
         summary="Search video with words.",
         version=__version__,
         lifespan=lifespan,
-        # These pages load scripts from other sites, which the content-security policy forbids.
+        # Their pages load scripts from other sites, which the content security policy forbids.
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -259,7 +259,7 @@ def run_app(
         if threading.current_thread() is threading.main_thread():
             # uvicorn shuts down at these signals, then raises them again.
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, _ignore)
+                signal.signal(number, lambda *_: None)
         _Server(config, until).run(sockets=[listener])
 
 
@@ -302,7 +302,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         return bool(is_over or (self._until is not None and self._until.is_set()))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Otherwise shutdown would wait for decoding, whose time limit is longer.
+        # Without this, shutdown would wait for decoding, whose time limit is longer.
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if isinstance(service, State):
             await service.stop_decoding()
@@ -329,10 +329,6 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         if self.force_exit:
             # Interrupted twice: responses are cut off on purpose, so log no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    return None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -59,7 +59,7 @@ class _Request:
 
 
 class Batcher:
-    """Queue in front of one engine. Create, use and close it in one event loop."""
+    """Queue of the queries for one engine. Create, use and close it in one event loop."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Library:
     def list_folder(self, folder: str, order: Order, name: str = "") -> Listing:
         """List a folder, given as in :func:`path_below_roots`; ``""`` is the top.
 
-        With ``name``: list only the files whose path contains all words of it.
+        With ``name``: list only the files whose path contains all of its words.
         """
         if name:
             return Listing([], self._find_by_name(name, folder, order))
@@ -79,7 +79,7 @@ class Library:
     def _find_by_name(self, name: str, folder: str, order: Order) -> list[int]:
         """Return the files whose path below the roots contains all words of ``name``.
 
-        Articles do not count, so that "a dog" finds dog.mp4.
+        Articles are ignored, so that "a dog" finds dog.mp4.
         """
         words = fold_accents(name).split()
         terms = [word for word in words if word not in ARTICLES] or words

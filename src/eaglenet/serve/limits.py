@@ -29,9 +29,9 @@ from eaglenet.serve.settings import Settings
 
 Kind = Literal["search", "stream", "page", "other"]
 MAX_CLIENTS = 4096
-"""Clients whose budget is stored; the least recently active ones are removed first."""
+"""Maximum clients whose budget is stored; the least recently active one is removed first."""
 REFUSAL_SECONDS = 1.0
-"""Pause before a refusal."""
+"""Pause in seconds before a refusal."""
 
 _SEARCH = re.compile(r"/api/(search|similar)(/|$)")
 _STREAM = re.compile(r"/api/clips/[^/]+/(video|stream)$")
@@ -54,8 +54,8 @@ class TokenBuckets:
     def remaining(self, client: str) -> float:
         """Return the number of requests that a client may send now."""
         now = self.clock()
-        budget, then = self._buckets.get(client, (self.burst, now))
-        return min(self.burst, budget + (now - then) * self.rate)
+        budget, last_time = self._buckets.get(client, (self.burst, now))
+        return min(self.burst, budget + (now - last_time) * self.rate)
 
     def wait(self, client: str) -> float:
         """Return the seconds until a client may send a request; 0 if it may now."""
@@ -280,7 +280,7 @@ class GuardedProtocol(H11Protocol):  # type: ignore[misc]
         self._watch()
 
     def _watch(self) -> None:
-        """Run the deadline while the client has to send headers, or a body that is not read."""
+        """Start the deadline while the client has to send headers, or a body that is not read."""
         is_waiting = self.conn.their_state is h11.IDLE or (
             self.conn.their_state is h11.SEND_BODY and self.is_idle
         )

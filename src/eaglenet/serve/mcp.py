@@ -57,7 +57,7 @@ from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
-from eaglenet.video.frame_images import spread
+from eaglenet.video.frame_images import segment_middles
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel
 from eaglenet.video.saving import moment_name
 
@@ -180,15 +180,15 @@ def visible_text(text: str, limit: int = MAX_TEXT) -> str:
 
 
 class ToolServer(MCPServer[Any]):  # type: ignore[misc]
-    """Server that explains wrong arguments in its own words, without those of a library."""
+    """Server that explains wrong arguments in one line, without the text of pydantic."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Any = None
     ) -> CallToolResult | InputRequiredResult:
         tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
         if name not in tools:
-            known = ", ".join(tools)
-            raise ToolError(f"there is no tool {visible_text(name, 80)!r}; there are {known}")
+            names = ", ".join(tools)
+            raise ToolError(f"there is no tool {visible_text(name, 80)!r}; there are {names}")
         unknown = [argument for argument in arguments if argument not in tools[name]]
         if unknown:
             fault = list_unknown([visible_text(each, 80) for each in unknown[:5]], tools[name])
@@ -234,7 +234,7 @@ class Agents:
             self.server.add_tool(self._with_limits(self.save_clip), annotations=WRITES)
         self.server.streamable_http_app(
             streamable_http_path=PATH,
-            # Without sessions there is nothing to steal, or to fill memory with.
+            # Without sessions, there are none to steal or to fill the memory with.
             stateless_http=True,
             max_request_body_size=state.settings.max_body_bytes,
             # The service checks Host and Origin itself.
@@ -376,7 +376,7 @@ class Agents:
         """Return evenly spaced frames of a moment, or of any span of the file, as images."""
         clip, files = await self._find(clip_id)
         first, last = _span(clip, files, start, end)
-        times = spread(first, last, frames)
+        times = segment_middles(first, last, frames)
         if not files.durations[0]:
             times = (0.0,)
         name = visible_text(shown_path(self.state, files.paths[0][0]))
@@ -460,7 +460,7 @@ class Agents:
                         path=visible_text(shown_path(self.state, table.paths[number][0])),
                         clip_id=clip.id,
                         duration=float(table.durations[number]),
-                        modified=float(table.modified[number]),
+                        modified=float(table.modification_times[number]),
                         tags=[visible_text(tag, 80) for tag in table.tags[number][:20]],
                     )
                     for number, clip in zip(numbers, clips, strict=True)
@@ -530,7 +530,7 @@ class Agents:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
 
     def _gaps(self, hits: Sequence[Hit]) -> Iterator[str]:
-        """Name what the hits leave out: near copies, frames between keyframes, shards."""
+        """Yield what the hits leave out: near copies, frames between keyframes, shards."""
         copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
         if copies:
             yield f"near copies not shown: {len(copies)}"
@@ -591,7 +591,7 @@ def _span(
 
 
 def _make_folder(folder: Path) -> Path:
-    """Make the folder for clips, because clients that start the server hide its errors."""
+    """Create the folder for clips, because clients that start the server hide its errors."""
     folder = folder.expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -636,9 +636,9 @@ def _new_file(folder: Path, stem: str) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 class _ClientMessages:
-    """Messages of a client; a line that is none gets an error as its reply.
+    """Messages of a client; the reply to a line that is not a message is an error.
 
-    The library leaves such lines out, so that a client would wait for a reply.
+    The library sends no reply to such a line, and the client would wait for one.
     """
 
     def __init__(self, lines: Any, replies: Any) -> None:
@@ -646,7 +646,7 @@ class _ClientMessages:
 
     @property
     def last_context(self) -> Any:
-        """The context of the last message, which the library reads."""
+        """Context of the last message; the library reads it."""
         return self._lines.last_context
 
     async def receive(self) -> Any:
@@ -693,7 +693,7 @@ async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     """Serve one client on standard input and output until it closes them.
 
     Standard output carries only the protocol; other output goes to standard error. If cancelled,
-    it ends its tools, but leaves a thread that reads standard input: end the process then.
+    the tools end, but a thread still reads standard input: the caller must end the process.
     """
     state = State.make(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
     agents = Agents(state, save_folder)

@@ -40,7 +40,7 @@ MAX_CACHED_HASHES = 1024
 MAX_COMPARING = 16
 """Files that may wait to be compared with the indexed hash."""
 COMPARE_TIMEOUT = 2.0
-"""Seconds that a request waits for the comparison, before it gets 503."""
+"""Seconds that a request waits for the comparison before it is refused with 503."""
 RETRY = {"Retry-After": "5"}
 _Version = tuple[int, int, int, int, int]
 
@@ -84,19 +84,19 @@ class OpenVideo:
 
 @dataclass(frozen=True)
 class _TouchedVideo:
-    """Open file with another modification time, so that its bytes must be compared."""
+    """Open file whose modification time has changed, so that its content must be compared."""
 
     video: OpenVideo
     status: os.stat_result
 
 
 class VideoFiles:
-    """Opener of the files of clips.
+    """Opens the files of clips.
 
     Clips are addressed by id, never by path. The stored path is resolved, must be inside the
     indexed folders, and is opened component by component without following links, so that no
-    component can be replaced meanwhile. The file must be regular and have the indexed size and
-    modification time, or else the indexed hash.
+    component can be replaced meanwhile. The file must be regular, and have either the indexed size
+    and modification time or the indexed hash.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -128,7 +128,7 @@ class VideoFiles:
     def _find(self, clip_id: str) -> OpenVideo | list[_TouchedVideo]:
         clip, files = self.engine.clip(clip_id)
         roots = _resolve_roots(self.engine.manifest.roots)
-        size, modified = files.sizes[0], float(files.modified[0])
+        size, modification_time = files.sizes[0], float(files.modification_times[0])
         candidates: list[_TouchedVideo] = []
         has_changed = False
         for path in files.paths[0]:
@@ -141,7 +141,7 @@ class VideoFiles:
             if size != status.st_size:
                 os.close(descriptor)
                 has_changed = True
-            elif abs(status.st_mtime_ns / 1e9 - modified) >= MAX_TIME_DIFFERENCE:
+            elif abs(status.st_mtime_ns / 1e9 - modification_time) >= MAX_TIME_DIFFERENCE:
                 candidates.append(_TouchedVideo(video, status))
             else:
                 for candidate in candidates:
@@ -392,7 +392,7 @@ class Streams:
         for process in list(self._processes):
             await self.end(process)
 
-    def answer(self, conversion: Conversion, method: str) -> Response:
+    def make_response(self, conversion: Conversion, method: str) -> Response:
         """Return the response with the MP4; without a body for HEAD."""
         return _StreamResponse(self, conversion, method == "HEAD")
 
@@ -408,7 +408,7 @@ class _StreamResponse(StreamingResponse):
         output = self.conversion.process.stdout
         while output is not None:
             try:
-                # A process that was taken over may send nothing, and keep its place for ever.
+                # A process that a hostile file took over may send nothing and never end.
                 chunk = await asyncio.wait_for(output.read(CHUNK), self.streams.timeout)
             except TimeoutError:
                 raise OSError("the conversion has stopped") from None

@@ -1,4 +1,4 @@
-"""Error responses in one JSON format, with a hint what to do."""
+"""Error responses in one JSON format, each with a hint on what to do."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CODES: Mapping[int, tuple[str, str]] = {
 
 
 class Problem(HTTPException):
-    """Exception that becomes an error response; ``code`` and ``hint`` default by status."""
+    """Exception that becomes an error response; ``CODES`` has the default code and hint."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
 ALTERNATIVES = ("constrained-str", "dict[str,any]")
 """Names that pydantic adds to the place of a query, which is a text or an object."""
 PATTERNS = {
-    "clip_id": "a clip id, as search results have it",
+    "clip_id": "a clip id from search results",
     "within": "a distance, like 5km, 800m or 3mi",
 }
 """Meaning of the patterns of fields; that of a text is that something can be seen."""

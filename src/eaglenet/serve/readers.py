@@ -40,7 +40,7 @@ DECODERS = 2
 MEMORY = 2 * 2**30
 """Bytes per process."""
 MAX_WAITING = 32
-"""Thumbnails that may wait for a decoder; further requests get 503."""
+"""Maximum thumbnails that wait for a decoder; further requests are refused with 503."""
 CACHE_BYTES = 64 * 2**20
 RETRY = {"Retry-After": "5"}
 
@@ -67,7 +67,11 @@ class FrameDecoders:
         async with self._free:
             video = await self.videos.open(clip_id)
             shared_file = SharedFile(f"{clip_id}{suffix}", video.descriptor)
-            decoder = self._decoders.pop() if self._decoders else self._new_decoder()
+            decoder = (
+                self._decoders.pop()
+                if self._decoders
+                else IsolatedProcess(read_frame_images, MEMORY, self.timeout, check_frame_images)
+            )
             request = FramesRequest(shared_file.path, seconds, side)
             try:
                 frames = await anyio.to_thread.run_sync(
@@ -111,9 +115,6 @@ class FrameDecoders:
         while self._decoders:
             self._decoders.pop().close()
 
-    def _new_decoder(self) -> IsolatedProcess:
-        return IsolatedProcess(read_frame_images, MEMORY, self.timeout, check_frame_images)
-
 
 MEDIA_TYPES = {
     "csv": "text/csv; charset=utf-8",
@@ -128,7 +129,7 @@ MEDIA_TYPES = {
 
 
 class TimelineExports:
-    """Writer of timelines; reads frame rates and timecodes in one sandboxed process."""
+    """Writes timelines; one sandboxed process reads frame rates and timecodes."""
 
     def __init__(self, videos: VideoFiles, timeout: float) -> None:
         self.videos, self.timeout = videos, timeout
@@ -196,7 +197,7 @@ class Upload:
 
 
 class UploadFolder:
-    """Upload folder of one running service; removes those of services that were killed."""
+    """Folder for the uploads of one running service; removes those of services that crashed."""
 
     def __init__(self, seconds: float, parent: Path | None = None) -> None:
         self.parent = parent or Path(tempfile.gettempdir())
@@ -245,7 +246,7 @@ class UploadFolder:
 
 
 def _remove_stale_folders(parent: Path) -> None:
-    """Remove the folders of killed services: those whose lock is free."""
+    """Remove the folders of services that crashed: those whose lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
         try:
             if folder.is_symlink() or not is_own_file(folder.stat()):

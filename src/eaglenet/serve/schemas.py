@@ -41,9 +41,9 @@ from eaglenet.serve.settings import (
     SHORTLIST,
 )
 
-# At least one character that is neither a control character nor a space. They are listed because
-# dialects of regular expressions differ in what else is a space, and the pattern is anchored
-# because some tools anchor any pattern that is not.
+# At least one character that is neither a control character nor a space. Spaces are listed because
+# dialects of regular expressions differ in what counts as one; the pattern is anchored because some
+# tools anchor every pattern that is not.
 VISIBLE = r"^[\s\S]*[^\x00-\x20\x7f-\xa0][\s\S]*$"
 QueryText = Annotated[
     str, StringConstraints(min_length=1, max_length=MAX_QUERY_CHARACTERS, pattern=VISIBLE)
@@ -59,7 +59,7 @@ Distance = Annotated[
 Score = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
 ExportFormat = Literal["csv", "edl", "fcpxml", "xml", "otio", "m3u8", "srt"]
 MAX_EXPORTED = 200
-"""Moments per timeline."""
+"""Maximum moments per timeline."""
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -170,11 +170,10 @@ class QueryParameters(TextParameters):
 
 def _object_schema(**properties: Any) -> dict[str, Any]:
     """Return the JSON schema of an object; all but ``weight`` and ``within`` are required."""
-    required = sorted(properties.keys() - {"weight", "within"})
     return {
         "type": "object",
         "properties": properties,
-        "required": required,
+        "required": sorted(properties.keys() - {"weight", "within"}),
         "additionalProperties": False,
     }
 

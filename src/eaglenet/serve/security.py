@@ -28,7 +28,7 @@ MAX_HEADERS, MAX_HEADER_BYTES = 100, 32 * 1024
 SINGLE_HEADERS = (
     *(b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"origin"),
 )
-"""Headers that are ambiguous if they occur twice."""
+"""Headers that may occur only once: twice, they would be ambiguous."""
 OPEN_PATHS = frozenset({"/", "/health", "/login", "/favicon.ico"})
 """Paths that need no token; ``/`` shows the login page."""
 GUESSES_PER_SECOND, GUESS_BURST = 0.5, 10.0
@@ -53,10 +53,10 @@ HEADERS = {
 class TokenCheck:
     """Check of tokens, in constant time and with a limit on guesses.
 
-    A client that exceeds the limit is refused whatever it sends, so that it cannot learn which
-    token is right. Browsers get a cookie of random bits instead of the token. It cannot be guessed,
-    so a logged-in client is not slowed down by others with the same address. Instances behind one
-    load balancer share these bits (``session``).
+    A client that exceeds the limit is refused even with the right token, so that it cannot learn
+    which one is right. Browsers get a cookie of random characters instead of the token. The cookie
+    cannot be guessed, so the right one is always accepted: a browser is not slowed down by others
+    with the same address. Instances behind one load balancer share the cookie (``session``).
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class TokenCheck:
         return 0.0
 
     def check(self, headers: Headers, client: str) -> bool:
-        """Return True if the headers carry the token or the cookie.
+        """Return whether the headers contain the token or the cookie.
 
-        Raises 429 for a client that has to wait.
+        Raise a ``Problem`` with status 429 for a client that has to wait.
         """
         cookie = _cookie(headers)
         if cookie is not None and hmac.compare_digest(cookie.encode(), self.session.encode()):
@@ -122,7 +122,7 @@ def _cookie(headers: Headers) -> str | None:
 
 
 def is_local_name(host: str) -> bool:
-    """Return True if a Host header names this machine.
+    """Return whether a Host header names this machine.
 
     >>> is_local_name("LocalHost:8000"), is_local_name("[::1].evil.com")
     (True, False)
@@ -131,11 +131,11 @@ def is_local_name(host: str) -> bool:
 
 
 def is_from_another_site(headers: Headers, path: str) -> bool:
-    """Return True if the browser marks a request as coming from another site."""
+    """Return whether the browser marks a request as coming from another site."""
     if headers.get("sec-fetch-site") == "cross-site":
         return True
     origin = headers.get("origin")
-    # A page without a referrer, such as our login form, sends the origin "null".
+    # A page without a referrer, such as the login form, sends the origin "null".
     if origin is None or (origin == "null" and path == "/login"):
         return False
     host = headers.get("host", "").lower()
@@ -151,9 +151,9 @@ def framing_problem(scope: Scope) -> tuple[int, str] | None:
         return 431, f"headers of more than {MAX_HEADER_BYTES} bytes"
     if b"transfer-encoding" in names and b"content-length" in names:
         return 400, "a body has Content-Length or Transfer-Encoding, not both"
-    repeated = next((name for name in SINGLE_HEADERS if names.count(name) > 1), None)
-    if repeated is not None:
-        return 400, f"the header {repeated.decode()} is repeated"
+    for name in SINGLE_HEADERS:
+        if names.count(name) > 1:
+            return 400, f"the header {name.decode()} is repeated"
     return None
 
 

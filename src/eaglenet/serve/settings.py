@@ -18,7 +18,7 @@ from eaglenet.core.settings import from_plain
 MAX_QUERY_CHARACTERS = 1000
 MAX_RESULTS = 200
 MAX_QUERIES = 32
-"""Queries in one request."""
+"""Maximum queries per request."""
 MAX_NEGATIVES = 8
 MAX_TAGS = 16
 MAX_FILTER_CHARACTERS = 300
@@ -37,7 +37,7 @@ class Settings:
     """Random text of the cookie; must be equal in all instances behind one load balancer.
     None: each process generates its own."""
     local: bool = True
-    """The service listens on this machine only; other Host headers are refused."""
+    """True if only this machine can reach the service; other Host headers are refused."""
     max_body_bytes: int = 256 * 1024
     search_rate: float = 100.0
     media_rate: float = 400.0
@@ -45,7 +45,7 @@ class Settings:
     burst_seconds: float = 2.0
     """Seconds of its rate that a client may use at once."""
     max_searches: int = 256
-    """Requests that may wait for the engine or use it; others are refused."""
+    """Maximum searches in progress or waiting; further ones are refused."""
     max_streams: int = 64
     max_streams_per_client: int = 24
     """Less than ``max_streams``, so that one client cannot block all others."""
@@ -55,9 +55,9 @@ class Settings:
     max_connections: int = 1024
     max_connections_per_client: int = 256
     header_timeout: float = 10.0
-    """Time until all headers of a request must have arrived."""
+    """Time limit for all headers of a request to arrive."""
     body_timeout: float = 10.0
-    """Time between two chunks of a body."""
+    """Time limit between two chunks of a body."""
     timeout: float = 30.0
     stall_timeout: float = 120.0
     """Time after which a stalled download is closed."""
@@ -95,7 +95,7 @@ FILE_SETTINGS = (
     "max_connections_per_client", "header_timeout", "body_timeout", "stall_timeout", "batch_window",
     "max_batch", "max_upload_bytes",
 )  # fmt: skip
-"""Settings of a file (``eaglenet serve --settings``); all others are options of the command."""
+"""Settings that a file may contain (``serve --settings``); all others are command options."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def check_session(session: str) -> None:
 
 
 def is_local_host(host: str) -> bool:
-    """Return True if listening on ``host`` is reachable from this machine only.
+    """Return whether only this machine can reach a service that listens on ``host``.
 
     >>> is_local_host("127.0.0.1"), is_local_host("0.0.0.0"), is_local_host("::1")
     (True, False, True)

@@ -109,14 +109,14 @@ BUSY = "the judge is busy with other searches; hits keep their usual order"
 
 
 class ServiceJudge:
-    """Judge of a service, which rates as many searches as it has capacity for.
+    """Judge of a service; rates at most ``MAX_JUDGED`` searches at once.
 
     A slow judge delays neither the engine nor searches that it does not rate. Only the operator of
     the service can set its address.
     """
 
     def __init__(self, engine: Engine, address: str, timeout: float) -> None:
-        """``timeout`` is that of a request: half of it is the budget of the judge per search."""
+        """``timeout`` is the time limit of a request; the judge may use half of it per search."""
         self.engine = engine
         self.judge = Judge(address, timeout=min(TIMEOUT, timeout / 4), budget=timeout / 2)
         self._executor = ThreadPoolExecutor(MAX_JUDGED, thread_name_prefix="judge")

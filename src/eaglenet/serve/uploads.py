@@ -38,7 +38,7 @@ def _raw_body(media_type: str) -> dict[str, Any]:
 @refusals.post("/image")
 @refusals.post("/video")
 async def refuse() -> None:
-    """Refuse an upload, with a hint how to allow it."""
+    """Refuse an upload, with a hint on how to allow uploads."""
     raise Problem(
         403,
         "search with uploaded images and videos is switched off",
@@ -64,7 +64,7 @@ async def _search(request: Request, parameters: UploadParameters, *, is_image: b
     start = time.perf_counter()
     state = state_of(request)
     options = await run_in_threadpool(parameters.options)
-    composed = None if parameters.q is None else _parse_composed(parameters.q)
+    composition = None if parameters.q is None else _parse_composed(parameters.q)
     uploads = state.uploads
     if uploads is None:
         raise RuntimeError("the app has not been started; enter its lifespan first")
@@ -83,7 +83,7 @@ async def _search(request: Request, parameters: UploadParameters, *, is_image: b
             query = SearchQuery(clips=clips)
             search = partial(
                 state.engine.search,
-                query if composed is None else _insert(composed, query),
+                query if composition is None else _insert(composition, query),
                 parameters.k,
                 options=options,
             )

@@ -27,31 +27,30 @@ class Writer(Protocol):
     def manifest(self) -> Manifest: ...
 
     def files(self) -> list[IndexedFile]:
-        """Every path that an index run has dealt with, failed ones included."""
+        """Return every path that an index run has processed, failed ones included."""
         ...
 
     def incomplete_contents(self) -> Mapping[str, frozenset[int]]:
-        """Stored clip numbers of contents that lack clips or have no finished file."""
+        """Return the stored clip numbers of contents that lack clips or have no finished file."""
         ...
 
     def clip_numbers(self, content: str) -> frozenset[int]:
-        """Stored clip numbers of a content."""
+        """Return the stored clip numbers of a content."""
         ...
 
     def keyframe_clips(self) -> Mapping[str, frozenset[int]]:
-        """Numbers of the clips that were encoded from keyframes only, by content."""
+        """Return, by content, the numbers of the clips that were encoded from keyframes only."""
         ...
 
     def sources(self, *, without_windows_of: str | None = None) -> Mapping[SourceKey, Source]:
-        """Every source of transcript lines.
+        """Return every source of transcript lines.
 
-        ``without_windows_of``: only those that lack windows of this encoder: complete ones with
-        lines.
+        ``without_windows_of``: only complete sources with lines that lack windows of this encoder.
         """
         ...
 
     def lines(self, key: SourceKey) -> list[Line]:
-        """Lines of a source in order of time."""
+        """Return the lines of a source in order of time."""
         ...
 
     def commit(self, changes: Changes) -> None:
@@ -59,11 +58,11 @@ class Writer(Protocol):
         ...
 
     def set_hubness(self, bank: HubnessBank | None) -> None:
-        """Set the bank that corrects the hubness of all clips; None switches it off."""
+        """Set the bank that corrects the hubness of all clips; None turns the correction off."""
         ...
 
     def finish(self) -> int:
-        """Remove unneeded clips, reclaim space; return the number of searchable clips."""
+        """Remove unneeded clips and reclaim space; return the number of visible clips."""
         ...
 
 
@@ -72,7 +71,7 @@ class Store(Protocol):
 
     @property
     def location(self) -> str:
-        """Location as a user writes it after ``--store``."""
+        """Location as a user passes it to ``--store``."""
         ...
 
     @property
@@ -80,12 +79,12 @@ class Store(Protocol):
 
     @classmethod
     def exists(cls, location: str) -> bool:
-        """Return whether there is a store; raise an error if there is none and none can be made."""
+        """Return whether there is a store; raise an error if none can be created there."""
         ...
 
     @classmethod
     def open(cls, location: str) -> Self:
-        """Open a store for reading; if there is none, the error says how to make one."""
+        """Open a store for reading; if there is none, the error says how to create one."""
         ...
 
     @classmethod
@@ -94,14 +93,14 @@ class Store(Protocol):
     ) -> AbstractContextManager[Writer]:
         """Open a store for writing, and lock out other writers.
 
-        A store that does not exist is made from ``manifest`` and ``bank``, in one step. One that
-        was made with other settings is refused before anything is written; it keeps its bank, and
-        the roots of ``manifest`` are added.
+        If there is none, it is created from ``manifest`` and ``bank`` in one step. An existing
+        store keeps its bank and gets the roots of ``manifest``; if it was created with other
+        settings, an error is raised before anything is written.
         """
         ...
 
     def files(self) -> list[IndexedFile]:
-        """Every path that an index run has dealt with, failed ones included."""
+        """Return every path that an index run has processed, failed ones included."""
         ...
 
     def snapshot(self) -> Snapshot:
@@ -109,11 +108,11 @@ class Store(Protocol):
         ...
 
     def stamp(self) -> Hashable:
-        """Return a value that changes with every commit; fast. ``OSError`` if the store is gone."""
+        """Return a value that changes with every commit; raise ``OSError`` if the store is gone."""
         ...
 
     def usage(self) -> dict[str, int]:
-        """Bytes on disk by part."""
+        """Return the bytes on disk by part."""
         ...
 
     def verify(self) -> Verified:

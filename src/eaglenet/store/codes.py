@@ -1,15 +1,14 @@
-"""One-bit codes of coarse vectors, scanned where the vectors themselves are too many.
+"""One-bit codes of coarse vectors, for scanning large stores.
 
-A code has one bit per coordinate of the rotated vector: whether it is positive. The fraction of
-bits in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002,
-eq. 3), so the nearest codes hold the nearest vectors but for some noise. The nearest are ranked by
-the query's own numbers, of which a code knows the signs of the other side only: sum of q_i where
-bit i is set. Exact similarities of the best thousand decide. Codes need no training and depend only
-on their vector; 64 bytes stand for a vector of 512 numbers (2,048 bytes).
+A code has one bit per coordinate of the rotated vector, set if it is positive. The fraction of bits
+in which the codes of two unit vectors differ estimates their angle / pi (Charikar 2002, eq. 3), so
+vectors with the nearest codes are the nearest vectors, with some noise. These are ranked by the sum
+of the coordinates q_i of the rotated query over the set bits i, and the best by their exact
+similarity (by the caller). Codes need no training and depend only on their vector; a vector of 512
+numbers (2,048 bytes) has a code of 64 bytes.
 
-A store can be searched in parts, each on another machine: every part reports the rows that may be
-among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` decides among all. One
-machine does it with one part.
+The parts of a store can be searched on several machines: each part returns the rows that may be
+among the nearest (:meth:`Codes.best_in_part`), and :func:`merge_best` selects from all of them.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from numpy.typing import NDArray
 
 WORD_BITS = 64
 SCAN_BLOCK = 131_072
-"""Codes scanned at a time: one word of each (1 MiB) fits the cache of a core, and a call of numpy
-costs little beside it. Of ten million codes, blocks of 32,768 take 1.4 times as long
-(``benchmarks/shortlists.py``)."""
+"""Codes scanned at a time: one word of each (1 MiB) fits into the cache of a core, and is large
+compared with the cost of a NumPy call. With blocks of 32,768, ten million codes take 1.4 times as
+long (``benchmarks/shortlists.py``)."""
 SAMPLE_STEP = 64
-"""Interval of the sample of distances that estimates how far the nearest codes are."""
+"""Step of the sample of distances that estimates the distance of the nearest codes."""
 RANKED_FACTOR = 4
-"""Number of codes that are ranked by the query's numbers, per row of the result."""
+"""Number of codes that are ranked by the coordinates of the query, per row of the result."""
 MAX_SUM = 2**24
 """Maximum sum of weights."""
 BYTE_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
 """``[256, 8]``: the bits of every value of a byte."""
 PREFIX_ROWS = 2**20
-"""Rows from which on codes are compared in full only where their prefixes are near."""
+"""Number of rows from which codes are compared in full only if their prefixes are near."""
 PREFIX_FRACTION, PREFIX_FACTOR = 128, 8
 """Codes compared in full: one in 128 of all, at least 8 per code that is ranked."""
 
 Block = NDArray[np.uint64]
 """``[words, codes]``: the first words of all codes, then the second words, and so on."""
 Distances = NDArray[np.uint8] | NDArray[np.uint16]
-"""Numbers of differing bits, in the narrower type where they fit."""
+"""Numbers of differing bits, in the narrower type if they fit."""
 
 
 def num_bits(dim: int) -> int:
-    """Bits of a code: the next power of two, at least 64.
+    """Return the number of bits of a code: the next power of two, at least 64.
 
     >>> num_bits(512), num_bits(768), num_bits(24)
     (512, 1024, 64)
@@ -66,19 +65,19 @@ def code_bytes(dim: int) -> int:
 
 @cache
 def rotation(dim: int) -> NDArray[np.float32]:
-    """``[bits, dim]`` with orthonormal columns: H D1 H D2, the signs D from SHA-256.
+    """Return ``[bits, dim]`` with orthonormal columns: H D1 H D2, with signs D from SHA-256.
 
-    Never changes: codes made with another rotation would be noise.
+    It must never change: codes of different rotations cannot be compared.
     """
     bits = num_bits(dim)
     hadamard = np.ones((1, 1), np.float32)
     while len(hadamard) < bits:
         hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
     hadamard /= np.float32(bits**0.5)
-    rotated: NDArray[np.float32] = (hadamard * _signs(bits, "first")) @ (
+    matrix: NDArray[np.float32] = (hadamard * _signs(bits, "first")) @ (
         hadamard * _signs(bits, "second")
     )
-    return np.ascontiguousarray(rotated[:, :dim])
+    return np.ascontiguousarray(matrix[:, :dim])
 
 
 def _signs(count: int, name: str) -> NDArray[np.float32]:
@@ -88,20 +87,20 @@ def _signs(count: int, name: str) -> NDArray[np.float32]:
 
 
 def codes_of(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """``[vectors, bytes]``."""
+    """Return the codes of vectors, ``[vectors, bytes]``."""
     return np.packbits(vectors @ rotation(vectors.shape[1]).T > 0, axis=1)
 
 
 def weights_of(query: NDArray[np.float32]) -> NDArray[np.int16]:
-    """``[bits]``: the rotated query in whole numbers, whose sums are the same on every machine."""
-    rotated = rotation(len(query)) @ query
-    largest = max(float(np.abs(rotated).max()), 1e-30)
-    limit = min(MAX_SUM // len(rotated) - 1, np.iinfo(np.int16).max)
-    return np.round(rotated * (limit / largest)).astype(np.int16)
+    """Return the rotated query ``[bits]`` as integers, whose sums are equal on every machine."""
+    coordinates = rotation(len(query)) @ query
+    largest = max(float(np.abs(coordinates).max()), 1e-30)
+    limit = min(MAX_SUM // len(coordinates) - 1, np.iinfo(np.int16).max)
+    return np.round(coordinates * (limit / largest)).astype(np.int16)
 
 
 def num_ranked(count: int) -> int:
-    """Number of nearest codes that are ranked by the query's numbers to find ``count`` rows."""
+    """Return the number of nearest codes to rank by weights to find ``count`` rows."""
     return RANKED_FACTOR * count
 
 
@@ -116,17 +115,17 @@ def scan_blocks(codes: NDArray[np.uint8]) -> list[Block]:
 class NearestRows:
     """Rows, ascending, and the distances of their codes from that of a query.
 
-    ``prefix_distances``: those of the prefixes, where codes are compared in two steps; then all
-    rows of the part up to some distance of prefixes are here.
+    ``prefix_distances``: distances of the prefixes, if codes are compared in two steps; the rows
+    are then all rows of the part up to some distance of prefixes.
     """
 
     rows: NDArray[np.int64]
     distances: NDArray[np.uint16]
     prefix_distances: NDArray[np.uint16] | None = None
     prefix_counts: NDArray[np.int64] | None = None
-    """Number of prefixes at distance 0, 1, ..., where rows were left out since."""
+    """Number of prefixes at distance 0, 1, ..., if rows were left out afterwards."""
     scores: NDArray[np.int32] | None = None
-    """Sum of the query's weights where a bit of the code is set; None before they are needed."""
+    """Sum of the query's weights over the set bits of the code; None until it is needed."""
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -136,7 +135,7 @@ class NearestRows:
         return np.bincount(self.prefix_distances).astype(np.int64)
 
     def prune(self, count: int) -> NearestRows:
-        """Leave out rows that cannot be among the ``count`` nearest, whatever other parts hold."""
+        """Leave out rows that cannot be among the ``count`` nearest, whatever other parts have."""
         if self.prefix_distances is None:
             return self
         keys = _keys(self.rows, self.distances)
@@ -161,8 +160,8 @@ class NearestRows:
 class Codes:
     """Codes of the rows from ``first_row`` on.
 
-    ``num_rows``: of the whole store. It decides how codes are compared, so that parts are compared
-    as the whole would be.
+    ``num_rows``: rows of the whole store, which determine how codes are compared, so that all parts
+    are compared like the whole.
     """
 
     blocks: Sequence[Block]
@@ -178,7 +177,7 @@ class Codes:
     def nearest(
         self, query: NDArray[np.float32], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Rows (ascending) of the ``count`` best codes; of equal ones the first rows."""
+        """Return the rows (ascending) of the ``count`` best codes; of equal ones the first."""
         weights = weights_of(query)
         part = self.nearest_in_part(weights, num_ranked(count), row_mask)
         rows = part.rows[_nearest([part], num_ranked(count), self.num_rows)]
@@ -187,13 +186,13 @@ class Codes:
     def best_in_part(
         self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> NearestRows:
-        """Rows of this part, with scores, that may be among the ``count`` best of the store."""
+        """Return rows of this part, with scores, that may be among the ``count`` best of all."""
         ranked_count = num_ranked(count)
         near = self.nearest_in_part(weights, ranked_count, row_mask).prune(ranked_count)
         return replace(near, scores=self.scores(near.rows, weights))
 
     def scores(self, rows: NDArray[np.int64], weights: NDArray[np.int16]) -> NDArray[np.int32]:
-        """Sums of weights over the bits that are set, of some rows (ascending)."""
+        """Return the sums of weights over the set bits of some rows (ascending)."""
         scores = np.zeros(len(rows), np.int32)
         if not len(rows):
             return scores
@@ -213,7 +212,7 @@ class Codes:
     def nearest_in_part(
         self, weights: NDArray[np.int16], count: int, row_mask: NDArray[np.bool_] | None = None
     ) -> NearestRows:
-        """Rows of this part that may be among the ``count`` nearest of the whole store.
+        """Return the rows of this part that may be among the ``count`` nearest of the whole store.
 
         ``row_mask`` is a mask over the rows of this part.
         """
@@ -232,7 +231,7 @@ class Codes:
         )
 
     def _scan(self, words: NDArray[np.uint64]) -> Distances:
-        """Number of differing bits in the first words of every code."""
+        """Return the number of differing bits in the first words of every code."""
         narrow = len(words) * WORD_BITS <= np.iinfo(np.uint8).max
         distances = np.empty(self.edges[-1], np.uint8 if narrow else np.uint16)
 
@@ -255,7 +254,7 @@ class Codes:
     def _rest(
         self, words: NDArray[np.uint64], first: int, indices: NDArray[np.int64]
     ) -> NDArray[np.uint16]:
-        """Number of differing bits in the words from ``first`` on, of some rows (ascending)."""
+        """Return the number of differing bits from word ``first`` on, of some rows (ascending)."""
         distances = np.zeros(len(indices), np.uint16)
         bounds = np.searchsorted(indices, self.edges)
 
@@ -274,14 +273,14 @@ class Codes:
     def _smallest(
         self, distances: Distances, count: int, row_mask: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        """Indices (ascending) under the mask of the ``count`` smallest and all that equal them."""
+        """Return the indices (ascending) of the ``count`` smallest under the mask, with ties."""
         largest = limit = int(np.iinfo(distances.dtype).max)
         if count < len(distances):
             every = slice(None, None, SAMPLE_STEP)
             sample = distances[every] if row_mask is None else distances[every][row_mask[every]]
-            expected = count / SAMPLE_STEP
+            mean = count / SAMPLE_STEP
             # Three standard deviations more, so that a second pass is rare.
-            limit = _reach(sample, math.ceil(expected + 3 * expected**0.5) + 1)
+            limit = _reach(sample, math.ceil(mean + 3 * mean**0.5) + 1)
         near = self._at_most(distances, limit, row_mask)
         while len(near) < count and limit < largest:  # The estimate was too low.
             limit = min(limit + 1 + limit // 4, largest)
@@ -294,7 +293,7 @@ class Codes:
     def _at_most(
         self, distances: Distances, limit: int, row_mask: NDArray[np.bool_] | None
     ) -> NDArray[np.int64]:
-        """Indices (ascending) under the mask of the distances up to ``limit``."""
+        """Return the indices (ascending) under the mask of the distances up to ``limit``."""
         parts = [np.zeros(0, np.int64)] * (len(self.blocks) + 1)
 
         def select(numbers: Iterable[int]) -> None:
@@ -316,7 +315,7 @@ class Codes:
 
 
 def prefix_words(num_rows: int, num_words: int) -> int:
-    """Words of a code that decide whether it is compared in full: three in eight, or all."""
+    """Return the number of words that are compared first: three in eight, or all."""
     return -(-3 * num_words // 8) if num_rows >= PREFIX_ROWS else num_words
 
 
@@ -326,12 +325,12 @@ def has_prefixes(num_rows: int, num_words: int) -> bool:
 
 
 def num_compared(count: int, num_rows: int) -> int:
-    """Number of codes compared in full to find the ``count`` nearest, where prefixes decide."""
+    """Return the number of codes to compare in full after their prefixes, to find ``count``."""
     return max(PREFIX_FACTOR * count, num_rows // PREFIX_FRACTION)
 
 
 def merge_best(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArray[np.int64]:
-    """Rows (ascending) of the ``count`` best of all parts; of equal ones the first rows."""
+    """Return the rows (ascending) of the ``count`` best of all parts; of equal ones the first."""
     rows = np.concatenate([part.rows for part in parts])
     scores = np.concatenate([part.scores for part in parts if part.scores is not None])
     indices = _nearest(parts, num_ranked(count), num_rows)
@@ -339,7 +338,7 @@ def merge_best(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArr
 
 
 def _nearest(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArray[np.int64]:
-    """Indices (ascending), through all parts, of the ``count`` rows with the nearest codes."""
+    """Return the indices (ascending) into all parts of the rows with the nearest codes."""
     rows = np.concatenate([part.rows for part in parts])
     distances = np.concatenate([part.distances for part in parts])
     indices = np.arange(len(rows))
@@ -354,14 +353,14 @@ def _nearest(parts: Sequence[NearestRows], count: int, num_rows: int) -> NDArray
 
 
 def _reach(distances: Distances, count: int) -> int:
-    """Smallest distance within which ``count`` of these are, or the largest of the type."""
+    """Return the smallest distance that ``count`` of these do not exceed, or the type's largest."""
     within = np.cumsum(np.bincount(distances, minlength=1))
     largest = int(np.iinfo(distances.dtype).max)
     return int(np.searchsorted(within, count)) if within[-1] >= count else largest
 
 
 def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDArray[np.int64]:
-    """Rows (ascending) of the ``count`` highest scores; of equal ones the first rows."""
+    """Return the rows (ascending) of the ``count`` highest scores; of equal ones the first."""
     if len(rows) > count:
         keys = _keys(rows, np.int64(MAX_SUM) - scores)
         rows = rows[keys <= np.partition(keys, count - 1)[count - 1]]
@@ -369,7 +368,7 @@ def _best(rows: NDArray[np.int64], scores: NDArray[np.int32], count: int) -> NDA
 
 
 def _prefix_reach(parts: Sequence[NearestRows], count: int) -> int:
-    """Smallest distance of prefixes within which ``count`` rows are, or all of them."""
+    """Return the smallest distance of prefixes that ``count`` rows, or all, do not exceed."""
     total = np.zeros(max(len(part.counts) for part in parts), np.int64)
     for part in parts:
         total[: len(part.counts)] += part.counts
@@ -377,5 +376,5 @@ def _prefix_reach(parts: Sequence[NearestRows], count: int) -> int:
 
 
 def _keys(rows: NDArray[np.int64], distances: NDArray[Any]) -> NDArray[np.int64]:
-    """Order by distance (below 2**26), then by row."""
+    """Return sort keys: by distance (below 2**26), then by row."""
     return (distances.astype(np.int64) << 36) | rows

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 
 from eaglenet.core.platform import sync
 from eaglenet.store.disk import (
+    DATABASE,
     create_file,
     damage,
     is_network_disk,
     make_folder,
     store_errors,
+    table_damage,
 )
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
@@ -30,7 +32,6 @@ from eaglenet.store.records import IndexedFile
 from eaglenet.store.schema import (
     COLUMNS,
     COUNTED,
-    DATABASE,
     HIDDEN,
     PAGE_SIZE,
     TEXT_INDEX_SETTINGS,
@@ -48,12 +49,12 @@ BUSY_SECONDS = 30.0
 PARAMETERS = 900
 """Maximum values in one statement; old versions of SQLite allow 999."""
 IMMUTABLE = "mode=ro&immutable=1"
-NO_ROOM = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL)
-"""SQLite's error codes on a disk without space for the file that readers and a writer share."""
+NO_SPACE = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL)
+"""Error codes of SQLite on a disk without space for the file that readers and a writer share."""
 
 
 class Connection(sqlite3.Connection):
-    """``is_immutable``: reads the file as it was when it was opened; no commit is seen."""
+    """``is_immutable``: reads the file as it was when it was opened, without later commits."""
 
     is_immutable = False
 
@@ -67,8 +68,8 @@ class Database:
         self.is_writer = is_writer
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self.checked_text: int | None = None
-        """Checksum of the full-text indexes that this process has compared."""
+        self.text_checksum: int | None = None
+        """Checksum of the full-text indexes when this process last compared them."""
         with store_errors(location):
             before = os.stat(folder / DATABASE)
             self._connection = connect(folder, is_writer=is_writer)
@@ -147,13 +148,12 @@ class Database:
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def check_integrity(self) -> None:
-        """Have SQLite check its pages and indexes, about a second per million clips.
-
-        The settings of full-text indexes are compared too: FTS5 refuses to write with others.
+        """Have SQLite check its pages and indexes, which takes a second per million clips.
 
         From SQLite 3.44 on, this includes the full-text indexes. A connection checks its cached
-        copy of them, so one that was open while another process wrote would report false damage:
-        the check uses a new connection.
+        copy of them, and would report false damage if another process wrote meanwhile, so the check
+        uses a new connection. The settings of the full-text indexes are compared too, because FTS5
+        refuses to write with others.
         """
         with store_errors(self.location), closing(connect(self.folder)) as connection:
             limit = len(TEXT_INDEXES) + 1
@@ -164,7 +164,7 @@ class Database:
             ]
         if any(each != TEXT_INDEX_SETTINGS for each in settings):
             raise damage(f"a full-text index in {DATABASE}", self.location)
-        problems = [text for (text,) in rows if text != "ok" and not _is_unchecked(text)]
+        problems = [text for (text,) in rows if text != "ok" and not _is_missing_check(text)]
         if problems:
             raise damage(f"{DATABASE} ({problems[0]})", self.location)
 
@@ -187,24 +187,27 @@ class Database:
         with self.reading():
             rows = self.rows(f"SELECT {quoted_names(table)} FROM {table} {where}", parameters)
             if not all(is_intact(table, row) for row in rows):
-                raise damage(f"table {table} in {DATABASE}", self.location)
+                raise table_damage(table, self.location)
             if not where and table in COUNTED:
                 total = sum(row[-1] for row in rows)
                 require_total(self.connection, self.location, table, len(rows), total)
         return [row[:-1] for row in rows]
 
-    def checked_by_id(
+    def verified_rows_by(
         self, table: str, column: str, ids: Sequence[int]
     ) -> Iterator[tuple[Any, ...]]:
-        """Rows whose ``column`` is one of ``ids``, compared with their checksums."""
+        """Yield the rows whose ``column`` is one of ``ids``, compared with their checksums."""
         for start in range(0, len(ids), PARAMETERS):
             part = ids[start : start + PARAMETERS]
             marks = ", ".join("?" * len(part))
             yield from self.verified_rows(table, f'WHERE "{column}" IN ({marks})', part)
 
 
-def _is_unchecked(problem: str) -> bool:
-    """SQLite 3.44.0 to 3.44.2 cannot check full-text indexes on a connection that only reads."""
+def _is_missing_check(problem: str) -> bool:
+    """Report whether SQLite could not check a full-text index.
+
+    Versions 3.44.0 to 3.44.2 cannot do this on a connection that only reads.
+    """
     unable, read_only = "unable to validate the inverted index", "readonly database"
     return problem.startswith(unable) and problem.endswith(read_only)
 
@@ -226,9 +229,9 @@ def connect(folder: Path, *, is_writer: bool = False) -> Connection:
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError as error:
         connection.close()
-        if error.sqlite_errorcode & 0xFF not in NO_ROOM or _has_wal(folder):
+        if error.sqlite_errorcode & 0xFF not in NO_SPACE or _has_wal(folder):
             raise
-        return _open(folder, IMMUTABLE)  # A full disk, whose store can still be searched.
+        return _open(folder, IMMUTABLE)  # A store on a full disk can still be searched.
     except BaseException:
         connection.close()
         raise
@@ -294,7 +297,7 @@ class State:
 def read_state(database: Database) -> State:
     rows = database.verified_rows("state")
     if len(rows) != 1:
-        raise damage("table state in store.db", database.location)
+        raise table_damage("state", database.location)
     return State(*rows[0][1:])
 
 
@@ -307,7 +310,7 @@ def read_manifest(database: Database) -> Manifest:
     try:
         return Manifest.from_json(rows[0][1])
     except (IndexError, ValueError, KeyError, TypeError) as error:
-        raise damage("table manifest in store.db", database.location) from error
+        raise table_damage("manifest", database.location) from error
 
 
 def put_manifest(connection: sqlite3.Connection, manifest: Manifest) -> None:
@@ -327,14 +330,14 @@ def read_bank(database: Database, manifest: Manifest) -> HubnessBank | None:
 
 
 def read_files(database: Database) -> list[IndexedFile]:
-    """All files, compared with their total."""
+    """Return all files, compared with their total."""
     with database.reading():
         rows = database.verified_rows("files")
         hashes = dict(database.verified_rows("contents"))
     files = []
     for _, path, size, modified_ns, content_id, *rest in rows:
         if content_id is not None and content_id not in hashes:
-            raise damage("table contents in store.db", database.location)
+            raise table_damage("contents", database.location)
         content = "" if content_id is None else hashes[content_id]
         file = IndexedFile(path, size, modified_ns, content, *rest)
         files.append(replace(file, tags=tuple(json.loads(rest[TAGS]))))
@@ -342,13 +345,13 @@ def read_files(database: Database) -> list[IndexedFile]:
 
 
 def read_hidden(database: Database) -> NDArray[np.int64]:
-    """Ids of hidden clips, compared with their total."""
+    """Return the ids of hidden clips, compared with their total."""
     with database.reading():
         rows = database.rows(f"SELECT clip_id FROM {HIDDEN}")
         ids = np.array([row[0] for row in rows], np.int64)
         total = database.rows("SELECT num_rows, checksum FROM totals WHERE name = ?", (HIDDEN,))
     if total != [(len(ids), int(ids.sum()))]:
-        raise damage(f"table {HIDDEN} in store.db", database.location)
+        raise table_damage(HIDDEN, database.location)
     return ids
 
 
@@ -362,7 +365,7 @@ def create(
     bank: HubnessBank | None = None,
     fill: Callable[[sqlite3.Connection], None] | None = None,
 ) -> None:
-    """Make a store with the rows that ``fill`` inserts, in place of any other: all or nothing."""
+    """Create a store with the rows that ``fill`` inserts, and replace any other in one step."""
     partial = folder / f".{DATABASE}.partial"
     with store_errors(folder):
         make_folder(folder / FOLDER)

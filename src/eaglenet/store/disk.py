@@ -16,26 +16,27 @@ from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
 from eaglenet.core.files import LockHeldError, hold_lock
 from eaglenet.core.platform import sync
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-FULL_BYTES = 65_536
+FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+FULL_DISK_BYTES = 65_536
 """Free bytes below which an I/O error of SQLite means a full disk."""
 IO_ERRORS = (
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_PERM,
 )  # fmt: skip
 TEXT_PROBE = "CREATE VIRTUAL TABLE probe USING fts5(text, tokenize='trigram')"
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+PERMISSION_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 NETWORK_TYPES = (
     "nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs", "beegfs", "ocfs2",
     "gfs2", "fuse.", "virtiofs", "vboxsf", "vmhgfs", "prl_fs", "davfs", "ncpfs", "webdav", "afp",
     "drvfs",
 )  # fmt: skip
-"""Beginnings of file system types on which several machines, or a virtual machine and its host, may
-see one file: shared memory for SQLite's WAL does not work there."""
+"""Prefixes of file system types on which several machines, or a virtual machine and its host, may
+use one file: the shared memory of SQLite's WAL does not work there."""
 DRIVE_REMOTE = 4
 """``GetDriveTypeW`` on Windows."""
 LOCK = "writer.lock"
+DATABASE = "store.db"
 
 
 class DamageError(StoreError):
@@ -49,6 +50,10 @@ def damage(part: str, location: object) -> DamageError:
     )
 
 
+def table_damage(table: str, location: object) -> DamageError:
+    return damage(f"table {table} in {DATABASE}", location)
+
+
 @contextmanager
 def store_errors(location: object) -> Iterator[None]:
     """Turn errors of the operating system and of SQLite into one-line errors about the store."""
@@ -59,17 +64,17 @@ def store_errors(location: object) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise _sqlite_error(location, error) from error
     except UnicodeDecodeError as error:
-        raise damage("text in store.db", location) from error
+        raise damage(f"text in {DATABASE}", location) from error
 
 
 def _disk_error(location: object, number: int | None, text: str) -> StoreError:
-    if number in FULL:
+    if number in FULL_DISK_ERRORS:
         return StoreError(
             f"the disk of {location} is full. Everything reported as done is safe and can be "
             "searched. Free some space and run the same command to continue"
         )
-    if number in FORBIDDEN:
-        is_store = (Path(str(location)) / "store.db").exists()
+    if number in PERMISSION_ERRORS:
+        is_store = (Path(str(location)) / DATABASE).exists()
         return StoreError(
             f"{location} cannot be written to ({text}){'; searching it still works' * is_store}. "
             "Make it writable or use another --store"
@@ -85,13 +90,13 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM) and not _is_writable(location):
         return _disk_error(location, errno.EACCES, text)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return damage(f"store.db ({text})", location)
+        return damage(f"{DATABASE} ({text})", location)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreLockedError(
             f"{location} is locked by another program; try again when it is done"
         )
     if code in IO_ERRORS:
-        if _free_bytes(location) < FULL_BYTES:  # SQLite does not say why it could not write.
+        if _free_bytes(location) < FULL_DISK_BYTES:  # SQLite does not say why it cannot write.
             return _disk_error(location, errno.ENOSPC, text)
         return StoreError(
             f"{location}: the disk failed ({text}). Run the same command again; if that fails too, "
@@ -102,12 +107,12 @@ def _sqlite_error(location: object, error: sqlite3.DatabaseError) -> StoreError:
             f"the SQLite {sqlite3.sqlite_version} of this Python has no full-text search by "
             "trigrams; install a Python with SQLite 3.34 or newer, like those of uv or conda"
         )
-    # Damaged bytes can make a valid schema or row look like this: no such table, bad values.
-    return damage(f"store.db ({text})", location)
+    # Damaged bytes of the schema or of a row cause other errors: no such table, bad values.
+    return damage(f"{DATABASE} ({text})", location)
 
 
 def _has_full_text_search() -> bool:
-    """Report whether SQLite has what the indexes of transcripts need; RHEL 8 has an older one."""
+    """Report whether SQLite supports the indexes of transcripts; that of RHEL 8 does not."""
     with closing(sqlite3.connect(":memory:")) as connection:
         try:
             connection.execute(TEXT_PROBE)
@@ -117,7 +122,7 @@ def _has_full_text_search() -> bool:
 
 
 def _is_writable(location: object) -> bool:
-    paths = (Path(str(location)), Path(str(location)) / "store.db")
+    paths = (Path(str(location)), Path(str(location)) / DATABASE)
     return all(os.access(path, os.W_OK) for path in paths if path.exists())
 
 
@@ -125,7 +130,7 @@ def _free_bytes(location: object) -> int:
     try:
         return shutil.disk_usage(str(location)).free
     except OSError:
-        return FULL_BYTES
+        return FULL_DISK_BYTES
 
 
 def _one_line(text: str) -> str:
@@ -133,7 +138,7 @@ def _one_line(text: str) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a private folder, and sync its name to the disk."""
+    """Create a private folder with its parents, and sync their names to the disk."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)

@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 TEMPERATURE = 20.0
-"""Scale of a bank of texts that no model was trained with, from QB-norm's inverted softmax."""
+"""Scale of a bank whose texts were not used in training, as in the inverted softmax of QB-Norm."""
 TOLERANCE = 1e-5
 """Tolerance between offsets of one clip and bank that are computed on two machines."""
 CHUNK = 256
 CLIPS, TEXTS = 16, 40
-"""Clips and texts per product. BLAS is three times as fast as einsum; of larger products (16 x 40 x
-384 numbers) OpenBLAS makes threads, which wait for each other where decoders need all cores."""
+"""Clips and texts per product. BLAS is three times as fast as einsum. For larger products (16 x 40
+x 384 numbers) OpenBLAS starts threads, which wait for each other while decoders use all cores."""
 
 
 @dataclass(frozen=True, eq=False)
 class HubnessBank:
-    """Unit vectors of the texts; the texts too, where they are known.
+    """Unit vectors of the texts, and the texts themselves if they are known.
 
     source: origin of the texts, for display. weight, scale: w and a of :meth:`offsets`.
     """
@@ -49,7 +49,7 @@ class HubnessBank:
         return (
             isinstance(other, HubnessBank)
             and (self.source, self.weight, self.texts) == (other.source, other.weight, other.texts)
-            # Two runtimes and two processors round the exponential of a learned scale differently.
+            # Runtimes and processors round the exponential of a learned scale differently.
             and math.isclose(self.scale, other.scale, rel_tol=TOLERANCE)
             and np.array_equal(self.vectors, other.vectors)
         )
@@ -59,8 +59,8 @@ class HubnessBank:
 
         .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, b_k \cdot v)
 
-        Computed in double precision and in products of one shape, so that the batch has no effect:
-        the order of a sum depends on the shape.
+        Computed in double precision and in products of one shape, so that the number of clips has
+        no effect: the order of the terms of a sum depends on the shape.
         """
         texts = _groups(self.vectors, TEXTS).transpose(0, 2, 1)  # [groups, dim, texts]
         parts = [np.zeros(0, np.float32)]
@@ -88,7 +88,7 @@ class HubnessBank:
 
 
 def _groups(rows: NDArray[np.float32], size: int) -> NDArray[np.float64]:
-    """Rows in groups ``[groups, size, dim]``, in double precision; zeros fill the last one."""
+    """Return rows in groups, ``[groups, size, dim]`` in float64; zeros fill the last one."""
     groups = np.zeros((-(-len(rows) // size), size, rows.shape[1]))
     groups.reshape(-1, rows.shape[1])[: len(rows)] = rows
     return groups

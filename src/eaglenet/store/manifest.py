@@ -1,8 +1,8 @@
-"""Manifest of a store: the model and settings it was made with, and the layout of features.
+"""Manifest of a store: its model and settings, and the layout of features.
 
 A clip has one record of features of fixed size. Its fields are those of
 :class:`eaglenet.core.types.VideoFeatures` that have one row per clip, then ``seconds`` (the time of
-each frame in the file), and ``prepared.*``: what the exact scorer computes from a clip alone.
+each frame in the file) and ``prepared.*`` (values that the exact scorer computes from the clip).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FRAME_STEP = "frame_step"
 
 
 def cannot_mix(location: str, reasons: Sequence[str]) -> StoreError:
-    """Return the error for clips that were made differently from those of a store."""
+    """Return the error for clips whose model or settings differ from those of a store."""
     return StoreError(
         f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with the "
         "store's own settings, or use another --store (--like takes files and settings of another "
@@ -58,7 +58,7 @@ class Manifest:
     roots: tuple[str, ...] = ()
 
     def differences(self, other: Manifest) -> list[str]:
-        """Reasons why clips made with ``other`` cannot be added to this store."""
+        """Return the reasons why clips made with ``other`` cannot be added to this store."""
         reasons = []
         if self.identity != other.identity:
             now = "different weights" if other.model == self.model else f"now {other.model!r}"
@@ -69,10 +69,10 @@ class Manifest:
         return reasons
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
-        """Settings that must be the same for all clips of a store.
+        """Yield the settings that must be the same for all clips of a store.
 
-        The step between frames may differ: frames a little apart are as good, and a store keeps
-        its own.
+        The step between frames may differ, because it hardly changes features; a store keeps its
+        own.
         """
         for title, settings in (("frames", self.frame_spec), ("clips", self.splitting)):
             for name, value in asdict(settings).items():
@@ -80,7 +80,7 @@ class Manifest:
                     yield f"{title} {name}", value
 
     def require_same(self, other: Manifest, location: str) -> None:
-        """Refuse to mix features that cannot be compared."""
+        """Raise ``StoreError`` if features of the two cannot be mixed."""
         reasons = self.differences(other)
         if reasons:
             raise cannot_mix(location, reasons)
@@ -93,7 +93,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Read a manifest; raises ``ValueError``, ``KeyError`` or ``TypeError`` if it is none."""
+        """Read a manifest; raise ``ValueError``, ``KeyError`` or ``TypeError`` if it is invalid."""
         values = parse_json(text)
         texts = [values[name] for name in ("model", "identity", "method")]
         roots, dim = values["roots"], values["dim"]
@@ -124,7 +124,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Fields of a record. Features are kept in half precision, times in single."""
+    """Fields of a record. Features are stored in half precision, times in single."""
 
     dtype: np.dtype[np.void]
 
@@ -134,12 +134,12 @@ class Layout:
 
     @property
     def has_prepared(self) -> bool:
-        """True if records hold what the exact scorer computes from a clip alone."""
+        """True if records contain values that the exact scorer computes from the clip."""
         return any(name.startswith(PREPARED) for name in self.dtype.names or ())
 
     @classmethod
     def of(cls, arrays: Arrays) -> Layout:
-        """Layout that fits these arrays, whatever their number of clips."""
+        """Return the layout of these arrays; the first axis is clips."""
         return cls(
             np.dtype([(name, _code(name, each), each.shape[1:]) for name, each in arrays.items()])
         )
@@ -167,7 +167,7 @@ class Layout:
         return [[name, self.dtype[name].base.str, list(self.dtype[name].shape)] for name in names]
 
     def pack(self, arrays: Arrays) -> Features:
-        """Records of encoded clips."""
+        """Return the records of encoded clips."""
         records: Features = np.zeros(len(arrays["frames"]), self.dtype)
         for name in self.dtype.names or ():
             if arrays[name].shape[1:] != self.dtype[name].shape:
@@ -196,16 +196,17 @@ def _code(name: str, array: NDArray[Any]) -> str:
 
 
 def feature_arrays(
-    features: Any, seconds: Any, prepared: Mapping[str, Any] | None = None
+    features: Any, seconds: Any, prepared_values: Mapping[str, Any] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Arrays by field of ``VideoFeatures``, made of tensors or arrays.
+    """Return ``VideoFeatures`` of tensors or arrays as NumPy arrays by field.
 
-    ``seconds``: ``[clips, frames]``. ``prepared``: what the exact scorer computes from the clips.
+    ``seconds``: ``[clips, frames]``. ``prepared_values``: computed from the clips by the exact
+    scorer.
     """
     values = {name: getattr(features, name) for name in FEATURE_FIELDS}
     values = {name: value for name, value in values.items() if value is not None}
     values[SECONDS] = seconds
-    values |= {PREPARED + name: value for name, value in (prepared or {}).items()}
+    values |= {PREPARED + name: value for name, value in (prepared_values or {}).items()}
     return {name: _to_numpy(value) for name, value in values.items()}
 
 
@@ -220,16 +221,16 @@ def _to_numpy(value: Any) -> NDArray[Any]:
 def video_features(
     arrays: Arrays, device: Any = "cpu"
 ) -> tuple[VideoFeatures, Tensor, dict[str, Tensor]]:
-    """Inverse of :func:`feature_arrays`: features, seconds and prepared values as tensors."""
+    """Return features, seconds and prepared values as tensors; see :func:`feature_arrays`."""
     import torch
 
     from eaglenet.core.types import VideoFeatures
 
     tensors = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
-    prepared = {
+    prepared_values = {
         name.removeprefix(PREPARED): tensors.pop(name)
         for name in list(tensors)
         if name.startswith(PREPARED)
     }
     seconds = tensors.pop(SECONDS)
-    return VideoFeatures(**tensors), seconds, prepared  # type: ignore[arg-type]
+    return VideoFeatures(**tensors), seconds, prepared_values  # type: ignore[arg-type]

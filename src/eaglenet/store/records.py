@@ -23,7 +23,7 @@ ID_CHARACTERS = 16
 
 
 def clip_id(key: ClipKey) -> str:
-    """Public name of a clip; stays the same when the file is renamed or indexed again.
+    """Return the public id of a clip, which survives renaming and indexing the file again.
 
     >>> clip_id(("0123456789abcdef0123", 7))
     '0123456789abcdef-7'
@@ -33,7 +33,7 @@ def clip_id(key: ClipKey) -> str:
 
 @dataclass(frozen=True)
 class ClipBatch:
-    """Encoded clips that are ready to be stored, column by column."""
+    """Encoded clips to be stored, as columns."""
 
     keys: list[ClipKey]
     starts: NDArray[np.float64]
@@ -75,13 +75,13 @@ class ClipBatch:
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """A path that an index run has indexed, or tried to.
+    """A path that an index run has indexed, or tried to index.
 
     content: hash of all bytes; empty if the file could not be read.
-    num_clips: clips that the content must have to be complete.
-    recorded: seconds since 1970; None if unknown.
+    num_clips: number of clips of the complete content.
+    recorded: recording time in seconds since 1970; None if unknown.
     latitude, longitude: degrees north and east; None if unknown.
-    camera: make and model, empty if unknown; None if its tags were not read yet.
+    camera: make and model, empty if unknown; None if the tags of the file were not read yet.
     """
 
     path: str
@@ -103,7 +103,7 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class Clip:
-    """One clip of a snapshot. ``row`` is its row there, ``content_id`` its file's id in SQLite."""
+    """One clip of a snapshot. ``row``: its row there. ``content_id``: its content in SQLite."""
 
     row: int
     content_id: int
@@ -121,41 +121,41 @@ class Clip:
 class FileTable:
     """Indexed contents as columns, for filters and hits. One content may have several paths.
 
-    ``modified`` and ``recorded`` are in seconds since 1970, ``sizes`` in bytes; of several paths,
-    the first in alphabetical order gives times and sizes. ``recorded``, ``latitudes`` and
-    ``longitudes`` are NaN and ``cameras`` empty where the file does not say; a camera is None where
-    its tags were not read.
+    Times are in seconds since 1970, sizes in bytes. All values but ``paths`` and ``tags`` are those
+    of the first path in alphabetical order. Unknown recording times and coordinates are NaN,
+    unknown cameras are empty, and a camera is None if the tags of the file were not read yet.
     """
 
     ids: NDArray[np.int64]
     contents: list[str]
     paths: list[list[str]]
-    modified: NDArray[np.float64]
+    modification_times: NDArray[np.float64]
     durations: NDArray[np.float64]
     widths: list[int]
     heights: list[int]
     tags: list[list[str]]
     sizes: list[int]
-    recorded: NDArray[np.float64]
+    recording_times: NDArray[np.float64]
     latitudes: NDArray[np.float64]
     longitudes: NDArray[np.float64]
     cameras: list[str | None]
     damage: Mapping[int, str] = field(default_factory=dict)
-    """Problems of files with unreadable parts, by position."""
+    """Problems of files with unreadable parts, by index."""
     roots: tuple[str, ...] = ()
     """Indexed folders and files."""
 
     @cached_property
     def dates(self) -> NDArray[np.float64]:
-        """Recording time, or the modification time where none is known."""
-        return np.where(np.isnan(self.recorded), self.modified, self.recorded)
+        """Recording times, or modification times where they are unknown."""
+        is_unknown = np.isnan(self.recording_times)
+        return np.where(is_unknown, self.modification_times, self.recording_times)
 
     def __len__(self) -> int:
         return len(self.contents)
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """Position of each content in the columns, by content id."""
+        """Index of each content in the columns, by content id."""
         return {content_id: number for number, content_id in enumerate(self.ids.tolist())}
 
 
@@ -163,9 +163,9 @@ class FileTable:
 class Source:
     """Origin of transcript lines: a subtitle file, or a track, the sound or the frames of a video.
 
-    path: of the subtitle file; empty for what is inside the video. reader: program and version
-    that read it; another reader reads it again. until: second up to which lines are stored;
-    infinity if the source is complete. lines: their number; the store counts them.
+    path: path of the subtitle file; empty for a source inside the video. reader: program and
+    version that read the source; a different one reads it again. until: second up to which lines
+    are stored; infinity if the source is complete. lines: number of lines, counted by the store.
     """
 
     content: str
@@ -191,7 +191,7 @@ SourceKey = tuple[str, TranscriptKind, str]
 
 @dataclass(frozen=True)
 class Line:
-    """A transcript line. ``terms``: the normalised words that full-text search finds it by."""
+    """A transcript line. ``terms``: its normalised words, which full-text search matches."""
 
     start: float
     end: float
@@ -214,7 +214,7 @@ class LineHit:
 class Phrase:
     """Terms that follow each other in a line.
 
-    gap: instead, they are in any order, with at most this many other terms between the first and
+    gap: if set, they may be in any order, with at most this many other terms between the first and
     the last.
     """
 
@@ -224,7 +224,7 @@ class Phrase:
 
 @dataclass(frozen=True)
 class LineQuery:
-    """A search for lines with all ``phrases``, or, if there are none, any of ``terms``.
+    """A search for lines with all ``phrases`` or, without phrases, any of ``terms``.
 
     A term that ends in ``*`` matches every word that begins with it.
     """
@@ -247,7 +247,7 @@ class SourceLines:
 class SourceWindows:
     """Windows of the lines of a source, in the order of :meth:`Writer.lines`.
 
-    encoder: the program that made the vectors, and its version. vectors: ``[windows, dim]``, unit
+    encoder: program and version that encoded the windows. vectors: ``[windows, dim]``, unit
     length. A window has ``num_lines`` lines from ``first_lines`` on.
     """
 
@@ -277,13 +277,13 @@ class WindowHit:
 class Changes:
     """Everything that one commit stores; it becomes durable and visible as a whole, or not at all.
 
-    A content is visible while a file with status ``done`` has it. Its clips may be stored earlier.
-    An exact clip replaces one from keyframes; any other clip that is stored already is skipped.
+    A content is visible while a file with status ``done`` has it; its clips may be stored earlier.
+    An exact clip replaces one from keyframes; other clips that are already stored are skipped.
     """
 
     clips: Sequence[ClipBatch] = ()
     files: Sequence[IndexedFile] = ()
-    """Replace what is stored for the same path."""
+    """Files, which replace those with the same path."""
     removed_files: Sequence[str] = ()
     transcripts: Sequence[SourceLines] = ()
     removed_sources: Sequence[SourceKey] = ()
@@ -301,13 +301,13 @@ class Verified:
     clips: int
     files: int
     stored_clips: int
-    """Clips of unfinished files included."""
+    """Number of clips, those of unfinished files included."""
     lines: int
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """Result of a repair. ``incomplete_files`` must be indexed again."""
+    """Result of a repair; ``incomplete_files`` must be indexed again."""
 
     clips: int
     files: int

@@ -1,13 +1,13 @@
-"""Compare a store with its checksums, and restore a complete one from what is intact.
+"""Verification of a store, and repair from its intact parts.
 
 Verification reads every byte that a search or a writer trusts. A repair reads the rows of
 ``store.db`` page by page and the clips of every segment one by one, and writes a new ``store.db``
-from all that are intact. Files that lost a clip are no longer marked as done: the next index run
+from those that are intact. Files that lost a clip are no longer marked as done: the next index run
 encodes what is missing.
 
 Every leaf page of a damaged ``store.db`` is read on its own, without indexes, roots or header, and
-a row is kept only if its checksum is right: damage to one page loses the rows on that page and
-no others. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
+a row is used only if its checksum is right, so that damage to a page loses the rows on that page
+alone. The format is that of https://www.sqlite.org/fileformat2.html (table leaf pages, record
 format).
 """
 
@@ -18,7 +18,7 @@ import sqlite3
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,21 @@ from eaglenet.store.database import (
     create,
     put_state,
     read_bank,
-    read_state,
 )
-from eaglenet.store.disk import DamageError, damage, store_errors, writer_lock
+from eaglenet.store.disk import (
+    DATABASE,
+    DamageError,
+    damage,
+    store_errors,
+    table_damage,
+    writer_lock,
+)
 from eaglenet.store.hubness import TOLERANCE, HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Repaired, Verified
 from eaglenet.store.schema import (
     COLUMNS,
     COUNTED,
-    DATABASE,
     EARLIER_WIDTHS,
     HIDDEN,
     KEYFRAME_CLIPS,
@@ -75,14 +80,15 @@ Rows = dict[int, tuple[Any, ...]]
 
 
 def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verified:
-    """Compare everything; raises a :class:`DamageError` that names the damaged part."""
+    """Compare everything with its checksums; a :class:`DamageError` names the damaged part."""
     database.check_integrity()
     with database.reading():
         counts = {table: _verify_table(database, table) for table in COLUMNS}
         if database.verified_rows("manifest") != database.verified_rows("manifest_copy"):
-            raise damage("table manifest_copy in store.db", database.location)
+            raise table_damage("manifest_copy", database.location)
         _verify_visibility(snapshot)
-        _verify_text(database)
+        database.text_checksum = None
+        transcripts.verify_text(database)
     for segment in snapshot.segments:
         _verify_segment(segment, read_bank(database, manifest))
     for info in read_window_segments(database):
@@ -92,7 +98,7 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
 
 
 def _verify_table(database: Database, table: str) -> int:
-    """Compare all rows of a table, some at a time; returns their number."""
+    """Compare all rows of a table, a chunk at a time; return their number."""
     last, count, total = -1, 0, 0
     while True:
         rows = database.rows(
@@ -102,7 +108,7 @@ def _verify_table(database: Database, table: str) -> int:
         if not rows:
             break
         if not all(is_intact(table, row) for row in rows):
-            raise damage(f"table {table} in store.db", database.location)
+            raise table_damage(table, database.location)
         last, count, total = rows[-1][0], count + len(rows), total + sum(row[-1] for row in rows)
     if database.value("SELECT 1 FROM totals WHERE name = ?", (table,)):
         require_total(database.connection, database.location, table, count, total)
@@ -118,21 +124,15 @@ def _verify_visibility(snapshot: Snapshot) -> None:
     visible_ids = in_segments if snapshot.visible is None else in_segments[snapshot.visible]
     finished_ids = _int_array(database.rows(f"SELECT id FROM clips WHERE content_id IN ({DONE})"))
     if len(np.setdiff1d(clip_ids, in_segments)):
-        raise damage("table clips in store.db", snapshot.location)
+        raise table_damage("clips", snapshot.location)
     if not np.array_equal(np.sort(visible_ids), np.sort(finished_ids)):
-        raise damage(f"table {HIDDEN} in store.db", snapshot.location)
+        raise table_damage(HIDDEN, snapshot.location)
     incomplete = database.value(
         "SELECT path FROM files WHERE status = 'done' AND num_clips > "
         "(SELECT count(*) FROM clips WHERE clips.content_id = files.content_id)"
     )
     if incomplete is not None:
         raise damage(f"{incomplete} (some of its clips are missing), a file", snapshot.location)
-
-
-def _verify_text(database: Database) -> None:
-    expected = read_state(database).text_checksum
-    if expected is not None and transcripts.text_checksum(database.connection) != expected:
-        raise damage("the full-text index", database.location)
 
 
 def _verify_segment(segment: Segment, bank: HubnessBank | None) -> None:
@@ -154,7 +154,7 @@ def _int_array(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
 
 @dataclass
 class Salvage:
-    """Intact parts of a store, and what a repair found missing."""
+    """Intact parts of a store, and what is missing from it."""
 
     folder: Path
     manifest: Manifest
@@ -171,7 +171,7 @@ class Salvage:
 
 
 def repair(folder: Path) -> Repaired:
-    """Write a new ``store.db`` from everything that is intact; see the module."""
+    """Write a new ``store.db`` from everything that is intact."""
     if not (folder / DATABASE).exists():
         raise StoreError(f"no store at {folder}; there is nothing to repair")
     with writer_lock(folder), store_errors(folder):
@@ -301,7 +301,7 @@ def _intact_rows(salvage: Salvage, info: SegmentInfo) -> Iterator[NewRows]:
 
 
 def _is_known(salvage: Salvage, labels: NDArray[np.void]) -> NDArray[np.bool_]:
-    """Labels whose clip SQLite has, for the same content, and no other segment has."""
+    """Return a mask of labels whose clip SQLite has with this content, and no other segment has."""
     clips, ids_in_segments = salvage.rows["clips"], salvage.clip_ids
     pairs = zip(labels["clip_id"].tolist(), labels["content_id"].tolist(), strict=True)
     return np.array(
@@ -318,7 +318,7 @@ def _content(path: Path) -> bytes:
 
 
 def _drop_incomplete(salvage: Salvage) -> None:
-    """Forget clips that are in no segment, and files that lost a clip or their content."""
+    """Drop clips that are in no segment, and files that lost a clip or their content."""
     rows = salvage.rows
     contents = rows["contents"]
     rows["clips"] = {
@@ -390,7 +390,7 @@ def _write(salvage: Salvage) -> Repaired:
     """Write the new ``store.db`` beside the old one, then replace the old one."""
     folder = salvage.folder
     create(folder, salvage.manifest, fill=lambda connection: _fill(connection, salvage))
-    with LocalWriter.open(folder) as writer:
+    with closing(LocalWriter(folder)) as writer:
         visible = writer.num_visible()
     rows = salvage.rows
     return Repaired(
@@ -403,24 +403,24 @@ def _write(salvage: Salvage) -> Repaired:
 
 
 def _fill(connection: sqlite3.Connection, salvage: Salvage) -> None:
-    """Insert all intact rows; the full-text indexes are made from the lines again."""
+    """Insert all intact rows; triggers build the full-text indexes from the lines."""
     rows = salvage.rows
     rows["segments"] = {info.id: (info.id, *info.to_values()) for info in salvage.segments}
     for table in (name for name in COUNTED if name != HIDDEN):
         values = [row_of(table, row[0], row[1:]) for _, row in sorted(rows[table].items())]
         connection.executemany(insert_statement(table), values)
     transcripts.add_terms(connection, (row[6] for row in rows["lines"].values()))
-    connection.execute("COMMIT")  # FTS5 writes now, at the latest: see text_checksum.
+    connection.execute("COMMIT")  # FTS5 writes its changes; see text_checksum.
     connection.execute("BEGIN IMMEDIATE")
     finished_contents = {row[4] for row in rows["files"].values() if row[5] == "done"}
     clips = rows["clips"]
-    hidden = sorted(
+    hidden_ids = sorted(
         clip
         for clip in salvage.clip_ids
         if clip not in clips or clips[clip][1] not in finished_contents
     )
     connection.executemany(
-        f"INSERT INTO {HIDDEN} (clip_id) VALUES (?)", [(clip,) for clip in hidden]
+        f"INSERT INTO {HIDDEN} (clip_id) VALUES (?)", [(clip,) for clip in hidden_ids]
     )
     names = [(name,) for name in salvage.obsolete]
     connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
@@ -461,7 +461,7 @@ def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
 
 
 def _as_columns(table: str, values: list[Any]) -> list[Any]:
-    """SQLite stores whole numbers of REAL columns as integers."""
+    """Return values as their columns have them: SQLite stores whole REAL numbers as integers."""
     kinds = [*list(COLUMNS[table].values())[: len(values) - 1], "INTEGER"]
     return [
         float(value) if kind.startswith("REAL") and type(value) is int else value
@@ -489,7 +489,7 @@ def _cells(file: bytes, page: int) -> Iterator[tuple[int, list[Any]]]:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number in SQLite's variable length, and the position after it."""
+    """Return a number of SQLite's variable-length format, and the position after it."""
     value = 0
     for index in range(9):
         byte = data[position + index]
@@ -503,7 +503,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _payload(file: bytes, position: int, size: int) -> bytes:
-    """Bytes of a record, with those on overflow pages."""
+    """Return the bytes of a record, with those on overflow pages."""
     if not 0 < size <= len(file):
         raise ValueError("impossible size")
     largest = PAGE_SIZE - 35
@@ -526,7 +526,7 @@ def _payload(file: bytes, position: int, size: int) -> bytes:
 
 
 def _record(payload: bytes) -> list[Any]:
-    """Values of a record."""
+    """Return the values of a record."""
     header_size, position = _varint(payload, 0)
     kinds = []
     while position < header_size:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import StoreError, shell_quote
-from eaglenet.store.disk import damage
+from eaglenet.store.disk import DATABASE, damage, table_damage
 
-DATABASE = "store.db"
 APPLICATION_ID = 0x45474C45
 """``EGLE``; ``file store.db`` shows it."""
 SCHEMA_VERSION = 2
@@ -113,14 +112,14 @@ COLUMNS: dict[str, dict[str, str]] = {
 }
 """Tables whose rows carry checksums, with their columns between ``id`` and ``checksum``."""
 EARLIER_WIDTHS = {"files": 11}
-"""Number of columns that a table had in schema 1; later ones were added behind them."""
+"""Number of columns that a table had in schema 1; later ones were added after them."""
 
 HIDDEN = "hidden"
-"""Clips that no search shows: of unfinished files, or removed and still in a segment."""
+"""Clips that no search returns: those of unfinished files, and removed ones still in a segment."""
 KEYFRAME_CLIPS = "keyframe_clips"
 """Clips encoded from keyframes only, by clip id; exact ones replace them."""
 WINDOW_TABLES = ("windows", "window_segments")
-"""Vectors of transcript windows: where those of a source are, and the files that hold them."""
+"""Vectors of transcript windows: the rows of each source, and the files that contain them."""
 COUNTED = (
     "hubness", "contents", "files", "clips", KEYFRAME_CLIPS, "segments", "sources", "lines", HIDDEN,
     *WINDOW_TABLES,
@@ -214,7 +213,7 @@ def _is_long(value: Any) -> bool:
 
 
 def row_of(table: str, row_id: int, values: Sequence[Any]) -> tuple[Any, ...]:
-    """A row as it is stored: id, values, checksum."""
+    """Return a row as it is stored: id, values, checksum."""
     return (row_id, *values, checksum(table, row_id, values))
 
 
@@ -227,40 +226,40 @@ def quoted_names(table: str) -> str:
     return ", ".join(f'{table}."{name}"' for name in names_of(table))
 
 
-def insert_statement(table: str, *, replace_on: str = "") -> str:
-    """An ``INSERT``; with ``replace_on``, a row with the same value there is updated."""
+def insert_statement(table: str, *, replace: bool = False) -> str:
+    """Return an ``INSERT`` statement, which may ``replace`` the row with the same id."""
     names = names_of(table)
     fields, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" * len(names))
     statement = f"INSERT INTO {table} ({fields}) VALUES ({marks})"
-    if replace_on:
+    if replace:
         changes = ", ".join(f'"{name}" = excluded."{name}"' for name in names if name != "id")
-        statement += f" ON CONFLICT ({replace_on}) DO UPDATE SET {changes}"
+        statement += f" ON CONFLICT (id) DO UPDATE SET {changes}"
     return statement
 
 
 def put_row(connection: sqlite3.Connection, table: str, row_id: int, values: Sequence[Any]) -> None:
     """Insert a row, or replace the one with this id."""
-    connection.execute(insert_statement(table, replace_on="id"), row_of(table, row_id, values))
+    connection.execute(insert_statement(table, replace=True), row_of(table, row_id, values))
 
 
 def is_intact(table: str, row: Sequence[Any]) -> bool:
     """Compare a whole row (id, values, checksum) with its checksum."""
-    row_id, *values, expected = row
-    if checksum(table, row_id, values) == expected:
+    row_id, *values, stored_checksum = row
+    if checksum(table, row_id, values) == stored_checksum:
         return True
     # Earlier versions wrote long blobs out, too.
-    return any(map(_is_long, values)) and _text_checksum(table, row_id, values) == expected
+    return any(map(_is_long, values)) and _text_checksum(table, row_id, values) == stored_checksum
 
 
 def require_total(
     connection: sqlite3.Connection, location: object, table: str, num_rows: int, total: int
 ) -> None:
     """Compare the number of rows and the sum of their checksums with those in ``totals``."""
-    expected = connection.execute(
+    stored_total = connection.execute(
         "SELECT num_rows, checksum FROM totals WHERE name = ?", (table,)
     ).fetchone()
-    if expected != (num_rows, total):
-        raise damage(f"table {table} in {DATABASE}", location)
+    if stored_total != (num_rows, total):
+        raise table_damage(table, location)
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -295,7 +294,7 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
 
 
 def _add_recordings(connection: sqlite3.Connection) -> None:
-    """Schema 1 to 2: when, where and with what files were recorded; unknown until the next run."""
+    """Schema 1 to 2: time, place and camera of files, unknown until the next index run."""
     table, width = "files", EARLIER_WIDTHS["files"]
     location = Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
     names = names_of(table)
@@ -303,7 +302,7 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
     rows = connection.execute(f"SELECT {earlier} FROM {table}").fetchall()
     require_total(connection, location, table, len(rows), sum(row[-1] for row in rows))
     if not all(is_intact(table, row) for row in rows):
-        raise damage(f"table {table} in {DATABASE}", location)
+        raise table_damage(table, location)
     connection.execute(f"DROP TABLE {table}")  # Its indexes and triggers go with it.
     connection.execute("UPDATE totals SET num_rows = 0, checksum = 0 WHERE name = ?", (table,))
     for statement in STATEMENTS:
@@ -315,7 +314,7 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
 
 
 def _add_tables(connection: sqlite3.Connection) -> None:
-    """Schema 1 to 2: clips from keyframes, and windows of transcripts; an earlier store has none.
+    """Schema 1 to 2: clips from keyframes, and windows of transcripts; both are empty at first.
 
     The next index run encodes the windows.
     """
@@ -351,7 +350,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _set_version(connection: sqlite3.Connection, version: int) -> None:
-    """Record a version of the schema, which the statement of ``totals`` names as well."""
+    """Store a version of the schema, also in the statement of ``totals``."""
     rows = connection.execute("SELECT name, num_rows, checksum FROM totals").fetchall()
     connection.execute("DROP TABLE totals")
     connection.execute(_totals(version))

@@ -39,7 +39,7 @@ from eaglenet.store.records import Features
 FOLDER = "segments"
 CAPACITY = 65_536
 BLOCK = 4096
-REMOVED_SHARE = 0.2
+REMOVED_FRACTION = 0.2
 """Fraction of removed rows above which a segment is rewritten without them."""
 BINARY = getattr(os, "O_BINARY", 0)
 READ_AHEAD = 8
@@ -70,7 +70,7 @@ def checksums_of(rows: Sequence[Any] | NDArray[Any]) -> NDArray[np.uint32]:
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """Row of the table ``segments``; ``block_checksums``: ``[blocks, 3]``, columns as MAPPED."""
+    """Row of the table ``segments``; ``block_checksums``: ``[blocks, 3]``, columns as in MAPPED."""
 
     id: int
     labels_version: int = 1
@@ -91,7 +91,7 @@ class SegmentInfo:
         return self.labels_version, self.num_rows, self.thumbnail_bytes, checksums
 
     @property
-    def room(self) -> int:
+    def free_rows(self) -> int:
         return CAPACITY - self.num_rows
 
     def path(self, folder: Path, kind: str) -> Path:
@@ -135,7 +135,7 @@ class Segment:
 
     @cached_property
     def code_blocks(self) -> list[Block]:
-        """All codes in the order they are scanned in, in memory."""
+        """All codes, copied into memory for scanning."""
         return scan_blocks(self.codes_between(0, len(self)))
 
     @property
@@ -166,9 +166,9 @@ class Segment:
         return np.where(self.clip_ids[rows] == clip_ids, rows, -1)
 
     def read_ahead(self, kind: str, rows: NDArray[np.int64]) -> None:
-        """Ask the system to read the vectors or features of some rows all at once.
+        """Ask the operating system to read the vectors or features of some rows all at once.
 
-        No effect where the system has no such call.
+        Does nothing on systems without such a call.
         """
         if kind == "vectors" and hasattr(mmap, "MADV_WILLNEED"):
             size = self._arrays[kind].strides[0]
@@ -188,7 +188,7 @@ class Segment:
         return vectors
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
-        """Features of a few rows. Read, not mapped: mapped pages would count as memory in use."""
+        """Features of a few rows, read because mapped pages would count as memory in use."""
         size = self.manifest.layout.dtype.itemsize
         spans = [(int(row) * size, size) for row in rows]
         parts = self._read("features", spans, self.labels["features_checksum"][rows])
@@ -211,7 +211,7 @@ class Segment:
         )
 
     def adopt(self, before: Segment) -> None:
-        """Do not compare blocks again that an earlier version of this segment has compared."""
+        """Skip the comparison of blocks that an earlier version of this segment has compared."""
         checksums = before.info.block_checksums
         same = self.info.block_checksums[: len(checksums)] == checksums[: len(self._is_checked)]
         self._is_checked[: len(same)] = same & before._is_checked[: len(same)]
@@ -240,13 +240,13 @@ class Segment:
         blocks = slice(first // BLOCK, -(-end // BLOCK))
         if not self._is_checked[blocks, column].all():
             with self._lock:
-                unchecked = blocks.start + np.flatnonzero(~self._is_checked[blocks, column])
+                new_blocks = blocks.start + np.flatnonzero(~self._is_checked[blocks, column])
                 check = partial(self._check_block, kind)
-                if len(unchecked) > 1:
-                    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(unchecked))) as pool:
-                        list(pool.map(check, unchecked.tolist()))
+                if len(new_blocks) > 1:
+                    with ThreadPoolExecutor(min(os.cpu_count() or 1, len(new_blocks))) as pool:
+                        list(pool.map(check, new_blocks.tolist()))
                 else:
-                    list(map(check, unchecked.tolist()))
+                    list(map(check, new_blocks.tolist()))
         return array[first:end]
 
     def _check_block(self, kind: str, block: int) -> None:
@@ -279,7 +279,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class NewRows:
-    """Rows to append to a segment; ``labels`` lack only what depends on the position."""
+    """Rows to append to a segment; appending sets the ``thumbnail_start`` of their labels."""
 
     labels: Labels
     vectors: NDArray[np.float32]
@@ -303,7 +303,7 @@ def new_labels(
     thumbnails: Sequence[bytes],
     hubness_offsets: NDArray[np.float32] | None,
 ) -> Labels:
-    """Labels of new clips; the position of their thumbnails is set when they are appended."""
+    """Return labels of new clips, without the position of their thumbnails."""
     labels = np.zeros(len(clip_ids), LABEL)
     labels["clip_id"], labels["content_id"] = clip_ids, content_ids
     labels["thumbnail_size"] = [len(image) for image in thumbnails]
@@ -318,7 +318,7 @@ def new_labels(
 def append_rows(
     folder: Path, segment: SegmentInfo, rows: NewRows, mode: int = FILE_MODE
 ) -> SegmentInfo:
-    """Write rows after the committed ones and sync them; returns what SQLite has to commit."""
+    """Write rows after the committed ones and sync them; return the info to commit to SQLite."""
     labels = rows.labels.copy()
     sizes = labels["thumbnail_size"].astype(np.int64)
     labels["thumbnail_start"] = segment.thumbnail_bytes + np.cumsum(sizes) - sizes
@@ -343,7 +343,7 @@ def append_rows(
 def append_files(
     paths: Sequence[Path], starts: Sequence[int], content: Sequence[memoryview], mode: int
 ) -> None:
-    """Write to several files from an offset on, and sync all of them."""
+    """Write to several files, each from an offset on, and sync all of them."""
     is_new = not all(path.exists() for path in paths)
     descriptors: list[int] = []
     try:
@@ -386,7 +386,7 @@ def block_checksums(rows: NDArray[Any]) -> list[int]:
 def extended_checksums(
     before: NDArray[np.uint32], num_rows: int, arrays: Sequence[NDArray[Any]]
 ) -> NDArray[np.uint32]:
-    """Block checksums ``[blocks, arrays]`` of ``num_rows`` rows and these after them."""
+    """Return the block checksums ``[blocks, arrays]`` of ``num_rows`` rows and these after them."""
     total = num_rows + len(arrays[0])
     checksums = np.zeros((-(-total // BLOCK), len(arrays)), np.uint32)
     checksums[: len(before)] = before

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
-from eaglenet.store.database import Database, read_bank, read_state
-from eaglenet.store.disk import DamageError, damage
+from eaglenet.store.database import Database, read_bank
+from eaglenet.store.disk import DamageError, table_damage
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
@@ -39,6 +39,7 @@ from eaglenet.store.records import (
     WindowHit,
     clip_id,
 )
+from eaglenet.store.schema import HIDDEN
 from eaglenet.store.segments import LABEL, READ_AHEAD, Segment
 from eaglenet.store.windows import (
     WindowIndex,
@@ -57,7 +58,7 @@ class OutdatedError(StoreError):
 
 
 class _ClipsOfContent:
-    """Clips of one content in order of time; objects are created only for those that are read."""
+    """Clips of one content in order of time; an object is created when a clip is read."""
 
     def __init__(
         self, content_id: int, content: str, values: Sequence[tuple[float, int, int, float]]
@@ -83,7 +84,7 @@ class _ClipsOfContent:
 
 
 class Snapshot:
-    """Clips of one version. A row is an index into all clips stored, hidden ones included."""
+    """Clips of one version of a store. A row is an index into all stored clips, hidden included."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Snapshot:
         manifest: Manifest,
         version: int,
         segments: Sequence[Segment],
-        hidden: NDArray[np.int64],
+        hidden_clip_ids: NDArray[np.int64],
     ) -> None:
         self.database = database
         self.manifest = manifest
@@ -100,8 +101,8 @@ class Snapshot:
         sizes = [len(segment) for segment in segments]
         self._edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         self.num_rows = int(self._edges[-1])
-        self.visible = self._visibility_mask(hidden)
-        self._known_clips: dict[int, _ClipsOfContent] = {}
+        self.visible = self._visibility_mask(hidden_clip_ids)
+        self._clips_of: dict[int, _ClipsOfContent] = {}
         self._windows: dict[str, WindowIndex] = {}
 
     @property
@@ -117,11 +118,11 @@ class Snapshot:
         """Number of clips that can be found."""
         return self.num_rows if self.visible is None else int(self.visible.sum())
 
-    def _visibility_mask(self, hidden: NDArray[np.int64]) -> NDArray[np.bool_] | None:
-        """Mask over rows; None if all clips can be found."""
-        rows = self._rows_of_clips(hidden)
+    def _visibility_mask(self, hidden_clip_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Return a mask over rows; None if all clips can be found."""
+        rows = self.rows_of_clips(hidden_clip_ids)
         if (rows < 0).any():
-            raise damage("table hidden in store.db", self.location)
+            raise table_damage(HIDDEN, self.location)
         if not len(rows):
             return None
         visible = np.ones(self.num_rows, bool)
@@ -132,8 +133,8 @@ class Snapshot:
         """Rows of the clips that can be found."""
         return np.arange(self.num_rows) if self.visible is None else np.flatnonzero(self.visible)
 
-    def _rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows by clip id; -1 where this snapshot has no such clip."""
+    def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return rows by clip id; -1 if this snapshot has no such clip."""
         rows = np.full(len(clip_ids), -1, np.int64)
         if len(clip_ids):
             for segment, base in zip(self.segments, self._edges.tolist(), strict=False):
@@ -146,7 +147,7 @@ class Snapshot:
         """Mask over rows: clips encoded from keyframes only; None if there are none."""
         with self._current():
             rows = self.database.verified_rows("keyframe_clips")
-        indices = self._rows_of_clips(np.array([row[0] for row in rows], np.int64))
+        indices = self.rows_of_clips(np.array([row[0] for row in rows], np.int64))
         if not len(indices):
             return None
         mask = np.zeros(self.num_rows, bool)
@@ -170,14 +171,14 @@ class Snapshot:
     def vector_parts(
         self, first: int = 0, end: int | None = None
     ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        """Vectors ``[rows, dim]`` between two rows, segment by segment, each with its first row."""
-        end = self.num_rows if end is None else end
+        """Yield vectors ``[rows, dim]`` between two rows by segment, each with its first row."""
+        row = first
         for segment, low, high in self._segments_between(first, end):
-            yield self._base(segment) + low, segment.vectors_between(low, high)
+            yield row, segment.vectors_between(low, high)
+            row += high - low
 
     def codes(self, first: int = 0, end: int | None = None) -> Codes:
         """Codes of the clips between two rows, copied into memory for scanning."""
-        end = self.num_rows if end is None else end
         blocks = [
             block
             for segment, low, high in self._segments_between(first, end)
@@ -209,7 +210,7 @@ class Snapshot:
         if counts == (0, 0):
             return None
         if counts != (1, 1):
-            raise damage("table hubness in store.db", self.location)
+            raise table_damage("hubness", self.location)
         return self._label("hubness_offset", np.float32)
 
     @cached_property
@@ -250,16 +251,16 @@ class Snapshot:
             empty = np.zeros(len(indices), LABEL)
             labels = self._gather(indices, empty, lambda each, at: each.labels[at])
             ids, owners = labels["clip_id"], labels["content_id"]
-            stored_rows = self.database.checked_by_id("clips", "id", sorted(set(ids.tolist())))
+            stored_rows = self.database.verified_rows_by("clips", "id", sorted(set(ids.tolist())))
             values = {row[0]: row[1:] for row in stored_rows}
             pairs = list(zip(indices.tolist(), ids.tolist(), owners.tolist(), strict=True))
             if any(clip not in values or values[clip][0] != owner for _, clip, owner in pairs):
-                raise damage("table clips in store.db", self.location)
+                raise table_damage("clips", self.location)
             contents = transcripts.content_hashes(self.database, set(owners.tolist()))
         return [Clip(row, owner, contents[owner], *values[clip][1:]) for row, clip, owner in pairs]
 
     def clips_of_content(self, content: str) -> list[Clip]:
-        """Clips of a file that can be found, in order of time."""
+        """Return the clips of a content that can be found, in order of time."""
         with self.database.reading():
             rows = self.database.verified_rows("contents", "WHERE hash = ?", (content,))
             return self.clips_of_contents([rows[0][0]])[rows[0][0]] if rows else []
@@ -272,7 +273,7 @@ class Snapshot:
         }
 
     def clips_beside(self, clip: Clip, count: int) -> list[Clip]:
-        """The clip with up to ``count`` clips before and after it in its file, in order of time."""
+        """Return the clip with up to ``count`` clips before and after it, in order of time."""
         clips = self._clips_by_content([clip.content_id])[clip.content_id]
         index = int(np.searchsorted(clips.starts, clip.start))
         while index < len(clips) and clips.values[index][2] != clip.row:
@@ -283,29 +284,29 @@ class Snapshot:
         return [clips[number] for number in range(first, end)]
 
     def clips_at(self, times: Sequence[tuple[int, float]]) -> list[Clip | None]:
-        """For each content id and second, the clip whose middle is nearest; None without clips."""
+        """Return the clip at each second of a content: that whose ends are farthest, or None."""
         by_content = self._clips_by_content(content_id for content_id, _ in times)
         return [by_content[content_id].nearest(second) for content_id, second in times]
 
     def _clips_by_content(self, content_ids: Iterable[int]) -> dict[int, _ClipsOfContent]:
         ids = set(map(int, content_ids))
-        new = sorted(ids - self._known_clips.keys())
+        new = sorted(ids - self._clips_of.keys())
         if new:
-            self._known_clips.update(self._read_clips(new))
-        return {content_id: self._known_clips[content_id] for content_id in ids}
+            self._clips_of.update(self._read_clips(new))
+        return {content_id: self._clips_of[content_id] for content_id in ids}
 
     def _read_clips(self, ids: Sequence[int]) -> dict[int, _ClipsOfContent]:
         with self._current(), self.database.reading():
-            values = list(self.database.checked_by_id("clips", "content_id", ids))
+            values = list(self.database.verified_rows_by("clips", "content_id", ids))
             expected_counts = dict.fromkeys(ids, 0)
-            for row in self.database.checked_by_id("files", "content_id", ids):
+            for row in self.database.verified_rows_by("files", "content_id", ids):
                 if row[5] == "done":
                     expected_counts[row[4]] = max(expected_counts[row[4]], row[10])
             counts = Counter(row[1] for row in values)
             if any(counts[number] < expected_counts[number] for number in ids):
-                raise damage("table clips in store.db", self.location)
+                raise table_damage("clips", self.location)
             contents = transcripts.content_hashes(self.database, ids)
-        rows = self._rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+        rows = self.rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
         clips: dict[int, list[tuple[float, int, int, float]]] = {number: [] for number in ids}
         for row, (_, owner, number, start, end) in zip(rows, values, strict=True):
             if row >= 0 and (self.visible is None or self.visible[row]):
@@ -346,7 +347,7 @@ class Snapshot:
         return matches[0] if matches else text
 
     def short_id(self, name: str) -> str:
-        """Return the shortest prefix of a clip id that no clip of another file has."""
+        """Return the shortest form of a clip id that no clip of another content has."""
         beginning, _, number = name.partition("-")
         neighbours = [
             self.database.value(
@@ -387,7 +388,7 @@ class Snapshot:
     # Files
 
     def files(self, content_ids: Iterable[int] | None = None) -> FileTable:
-        """Files that can be found: those of some contents, or all."""
+        """Return the files that can be found: those of some contents, or all."""
         with self._current(), self.database.reading():
             if content_ids is None:
                 rows = [row[1:] for row in self.database.verified_rows("files")]
@@ -396,12 +397,12 @@ class Snapshot:
                 hashes = {number: hashes[number] for number in ids if number in hashes}
             else:
                 ids = set(map(int, content_ids))
-                file_rows = self.database.checked_by_id("files", "content_id", sorted(ids))
+                file_rows = self.database.verified_rows_by("files", "content_id", sorted(ids))
                 rows = [row[1:] for row in file_rows]
                 hashes = transcripts.content_hashes(self.database, ids)
             files = [row for row in rows if row[4] == "done"]
             if ids != {row[3] for row in files} or len(hashes) != len(ids):
-                raise damage("table files in store.db", self.location)
+                raise table_damage("files", self.location)
         return _file_table(sorted(files), hashes, self.manifest.roots)
 
     # Transcripts
@@ -414,7 +415,7 @@ class Snapshot:
         self, query: LineQuery, limit: int, content_ids: Sequence[int] | None = None
     ) -> list[LineHit]:
         """Find the best transcript lines; see :func:`eaglenet.store.transcripts.find_lines`."""
-        self._check_text()
+        transcripts.verify_text(self.database)
         return transcripts.find_lines(self.database, query, limit, content_ids)
 
     @cached_property
@@ -457,23 +458,23 @@ class Snapshot:
         with self._current():
             source_ids = transcripts.sources_of_kinds(self.database, kinds)
             near = self.windows(encoder).nearest(vector, source_ids, content_ids)
-            # Some rows are of lines that were replaced; finish() leaves a fifth at most.
+            # Some rows belong to replaced lines; finish() leaves at most a fifth of them.
             near = near.above(min_cosine, 2 * limit)
             return transcripts.window_hits(self.database, near, limit)
 
     def similar_terms(self, term: str, limit: int = 3) -> list[str]:
         """Words in the transcripts that are spelled like ``term``."""
-        self._check_text()
+        transcripts.verify_text(self.database)
         return transcripts.similar_terms(self.database, term, limit)
 
     def terms_beginning_with(self, beginning: str, limit: int) -> list[str]:
         """Words in the transcripts with this prefix, short ones first."""
-        self._check_text()
+        transcripts.verify_text(self.database)
         return transcripts.terms_beginning_with(self.database, beginning, limit)
 
     def languages(self, codes: Iterable[str]) -> list[str]:
         """Return those of the languages that a transcript line has."""
-        self._check_text()
+        transcripts.verify_text(self.database)
         return transcripts.languages_of_lines(self.database, codes)
 
     def transcripts(
@@ -483,16 +484,6 @@ class Snapshot:
         for source_id, source in transcripts.stored_sources(self.database, kinds, content_id):
             yield source, transcripts.lines_of_source(self.database, source_id)
 
-    def _check_text(self) -> None:
-        """Compare the full-text indexes with their checksum, once for each state of them."""
-        with self.database.reading():
-            expected = read_state(self.database).text_checksum
-            if expected is None or expected == self.database.checked_text:
-                return  # A writer is active, or ended without storing a checksum.
-            if transcripts.text_checksum(self.database.connection) != expected:
-                raise damage("the full-text index", self.location)
-            self.database.checked_text = expected
-
     # Segments
 
     def _label(self, name: str, dtype: Any) -> NDArray[Any]:
@@ -500,11 +491,9 @@ class Snapshot:
             parts = [np.asarray(segment.labels[name], dtype) for segment in self.segments]
         return np.concatenate([np.zeros(0, dtype), *parts])
 
-    def _base(self, segment: Segment) -> int:
-        return int(self._edges[list(self.segments).index(segment)])
-
-    def _segments_between(self, first: int, end: int) -> Iterator[tuple[Segment, int, int]]:
-        """Segments with rows between two rows, and which of their own rows these are."""
+    def _segments_between(self, first: int, end: int | None) -> Iterator[tuple[Segment, int, int]]:
+        """Yield the segments with rows between two rows, with the span of their own rows."""
+        end = self.num_rows if end is None else end
         for number, segment in enumerate(self.segments):
             base = int(self._edges[number])
             low, high = max(first - base, 0), min(end - base, len(segment))
@@ -518,9 +507,9 @@ class Snapshot:
         read: Callable[[Segment, NDArray[np.int64]], NDArray[Any]],
         kind: str | None = None,
     ) -> NDArray[Any]:
-        """Fill ``values`` with what ``read`` returns for the rows of each segment.
+        """Fill ``values`` with the result of ``read`` for the rows of each segment.
 
-        ``kind``: file whose reads are announced in all segments before the first one.
+        ``kind``: file whose reads are announced to the disk before the first one.
         """
         with self._current():
             segment_rows = list(self._by_segment(rows))
@@ -534,7 +523,7 @@ class Snapshot:
     def _by_segment(
         self, rows: NDArray[np.int64]
     ) -> Iterator[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
-        """Segments of rows: indices into ``rows``, and the rows inside the segment."""
+        """Yield each segment with indices into ``rows``, and the rows inside the segment."""
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
         ends = np.searchsorted(ascending, self._edges[1:]).tolist()
@@ -559,7 +548,7 @@ def _file_table(
         ids=np.array(list(groups), np.int64),
         contents=[hashes[number] for number in groups],
         paths=[[row[0] for row in group] for group in groups.values()],
-        modified=np.array([row[2] / 1e9 for row in first], np.float64),
+        modification_times=np.array([row[2] / 1e9 for row in first], np.float64),
         durations=np.array([row[6] for row in first], np.float64),
         widths=[row[7] for row in first],
         heights=[row[8] for row in first],
@@ -568,7 +557,7 @@ def _file_table(
             for group in groups.values()
         ],
         sizes=[row[1] for row in first],
-        recorded=np.array([row[11] for row in first], np.float64),
+        recording_times=np.array([row[11] for row in first], np.float64),
         latitudes=np.array([row[12] for row in first], np.float64),
         longitudes=np.array([row[13] for row in first], np.float64),
         cameras=[row[14] for row in first],

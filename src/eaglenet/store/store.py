@@ -13,10 +13,11 @@ becomes visible at once.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote, store_option
+from eaglenet.core.object_storage import SCHEMES
+from eaglenet.core.registry import Registry
 from eaglenet.core.untrusted import parse_json
+from eaglenet.store.base import Store
 from eaglenet.store.database import (
     Database,
     create,
@@ -35,6 +39,7 @@ from eaglenet.store.database import (
     read_state,
 )
 from eaglenet.store.disk import (
+    DATABASE,
     LOCK,
     DamageError,
     writer_lock,
@@ -42,21 +47,29 @@ from eaglenet.store.disk import (
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import IndexedFile, Repaired, Verified
-from eaglenet.store.schema import DATABASE, OldSchemaError
+from eaglenet.store.schema import OldSchemaError
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.windows import KINDS as WINDOW_KINDS
 from eaglenet.store.writer import LocalWriter
 
+STORES: Registry[type[Store]] = Registry(
+    "kind of store",
+    is_open=True,
+    modules=dict.fromkeys(SCHEMES, "eaglenet.cluster.bucket"),
+)
+"""Kinds of stores by the scheme of their location; a plain path is ``file``. A module adds its
+class with ``STORES.add(scheme, class)`` and is imported when a location needs it, so that a local
+store loads nothing of object storage."""
 OLD_FORMAT = ("clips.lance", "snapshot")
 """Files and folders of stores that eaglenet made before it used SQLite."""
 ATTEMPTS = 5
 UPGRADE_ATTEMPTS = 50
-"""With a tenth of a second between them; a million clips take a second or two."""
+"""Attempts, a tenth of a second apart; an upgrade of a million clips takes a second or two."""
 
 
 class LocalStore:
-    """See :class:`eaglenet.store.base.Store`."""
+    """Implementation of :class:`eaglenet.store.base.Store` in a folder."""
 
     def __init__(self, folder: Path, database: Database) -> None:
         self.folder = folder
@@ -108,7 +121,7 @@ class LocalStore:
         """Bring the schema up to date; another process may be doing the same."""
         for attempt in range(UPGRADE_ATTEMPTS):
             try:
-                with writer_lock(folder), LocalWriter.open(folder):
+                with writer_lock(folder), closing(LocalWriter(folder)):
                     return
             except StoreLockedError:
                 if attempt + 1 == UPGRADE_ATTEMPTS:
@@ -128,12 +141,12 @@ class LocalStore:
         if is_new and manifest is None:
             cls.open(folder)
         if not is_new and manifest is not None:
-            # Before the lock: other settings are refused even while another writer works.
+            # Before the lock, so that other settings are refused while another writer works.
             cls.open(folder).manifest.require_same(manifest, str(folder))
         with writer_lock(folder):
             if not (folder / DATABASE).exists() and manifest is not None:
                 create(folder, manifest, bank)
-            with LocalWriter.open(folder) as writer:
+            with closing(LocalWriter(folder)) as writer:
                 if manifest is not None:
                     writer.manifest.require_same(manifest, str(folder))
                     writer.add_roots(manifest.roots)
@@ -143,7 +156,7 @@ class LocalStore:
         return read_files(self.database)
 
     def snapshot(self) -> Snapshot:
-        with suppress(FileNotFoundError):  # The store was moved: open files can still be read.
+        with suppress(FileNotFoundError):  # A store that was moved can be read from open files.
             if self.database.opened_file != self.database.file_id():
                 # The store was replaced; earlier snapshots keep their database.
                 self.database, self._segments = Database(self.folder, self.location), {}
@@ -151,11 +164,11 @@ class LocalStore:
             with self.database.reading():
                 version = read_state(self.database).version
                 infos = read_segments(self.database)
-                hidden = read_hidden(self.database)
+                hidden_clip_ids = read_hidden(self.database)
                 self.manifest = self._read_manifest()
             try:
                 segments = self._open_segments(infos)
-                return self._make_snapshot(version, segments, hidden)
+                return self._make_snapshot(version, segments, hidden_clip_ids)
             except DamageError:
                 # A writer may have replaced a segment after its name was read.
                 is_last = attempt + 1 == ATTEMPTS
@@ -167,9 +180,9 @@ class LocalStore:
         return read_manifest(self.database)
 
     def _make_snapshot(
-        self, version: int, segments: Sequence[Segment], hidden: NDArray[np.int64]
+        self, version: int, segments: Sequence[Segment], hidden_clip_ids: NDArray[np.int64]
     ) -> Snapshot:
-        return Snapshot(self.database, self.manifest, version, segments, hidden)
+        return Snapshot(self.database, self.manifest, version, segments, hidden_clip_ids)
 
     def _open_segments(self, infos: Sequence[SegmentInfo]) -> list[Segment]:
         """Map segments; those that did not change stay open."""
@@ -213,8 +226,23 @@ class LocalStore:
         return repair.repair(path_of(location))
 
 
+STORES.add("file", LocalStore)
+
+
+def kind_of(location: str | Path) -> type[Store]:
+    """Return the class that opens stores at a location."""
+    # One letter would be the drive of a Windows path.
+    scheme = re.match(r"([a-z][a-z0-9+.-]+)://", str(location))
+    return STORES[scheme.group(1) if scheme else "file"]
+
+
+def open_store(location: str | Path) -> Store:
+    """Open the store at a path or URL."""
+    return kind_of(location).open(str(location))
+
+
 def path_of(location: str | Path) -> Path:
-    """Folder of a location."""
+    """Return the folder of a location."""
     path = Path(str(location).removeprefix("file://"))
     try:
         return path.expanduser()
@@ -237,7 +265,7 @@ def refuse_lost_database(folder: Path) -> None:
 
 
 def is_old_format(folder: Path) -> bool:
-    """Return whether a folder holds a store of the format before SQLite."""
+    """Return whether a folder contains a store of the format before SQLite."""
     is_current = (folder / DATABASE).exists()
     return not is_current and any((folder / name).exists() for name in OLD_FORMAT)
 

@@ -1,9 +1,9 @@
-"""Transcripts in SQLite: storing lines, and finding them with FTS5.
+"""Transcripts in SQLite: stores lines, and finds them with FTS5.
 
 Two indexes are derived from the lines. ``words`` stems English words (Porter), and finds prefixes
-and phrases. ``term_trigrams`` holds every distinct word and finds similar spellings. The caller
-makes the normalised ``terms`` of a line: words without case and accents; pairs of characters for
-scripts without spaces.
+and phrases. ``term_trigrams`` contains every distinct word and finds similar spellings. The caller
+provides the normalised ``terms`` of a line: words without case and accents, or pairs of characters
+for scripts without spaces.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from eaglenet.store.database import Database
-from eaglenet.store.disk import damage
+from eaglenet.store.database import Database, read_state
+from eaglenet.store.disk import damage, table_damage
 from eaglenet.store.records import (
     Line,
     LineHit,
@@ -39,14 +39,14 @@ LONG_TERM = 6
 """Minimum characters of a term for which two edits are corrected."""
 SIMILAR_CANDIDATES = 200
 PREFIX_CANDIDATES = 2000
-"""Words with one prefix, in alphabetical order, of which the shortest are returned."""
+"""Words with a prefix that are read, in alphabetical order; the shortest of them are returned."""
 INFINITY = float("inf")
 LANGUAGE = "language"
-"""Beginning of the term that stands for the language of a line in the full-text index."""
+"""Prefix of the term for the language of a line in the full-text index."""
 
 
 def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
-    """Values of the table ``sources``; NULL stands for infinity."""
+    """Return values for the table ``sources``; NULL stands for infinity."""
     until = None if source.until == INFINITY else float(source.until)
     return tuple({**vars(source), "content": content_id, "until": until}.values())
 
@@ -66,7 +66,7 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
     ).fetchone()
     largest = "SELECT coalesce(max(id), 0) + 1 FROM"
     source_id = row[0] if row else connection.execute(f"{largest} sources").fetchone()[0]
-    _forget_windows(connection, source_id)
+    _remove_windows(connection, source_id)
     connection.execute(
         "DELETE FROM lines WHERE source_id = ? AND start >= ?",
         (source_id, float(change.keep_until) if change.keep_until else -INFINITY),
@@ -87,7 +87,7 @@ def put_source(connection: sqlite3.Connection, change: SourceLines, content_id: 
 
 
 def _line_values(line: Line, source_id: int, origin: str) -> tuple[Any, ...]:
-    """Values of the table ``lines``; ``origin`` is indexed, so that searches can be restricted."""
+    """Return values for the table ``lines``; searches can be restricted by ``origin``."""
     times = float(line.start), float(line.end)
     return source_id, *times, line.language, line.text, line.terms, origin.rstrip()
 
@@ -103,7 +103,7 @@ def _language_term(line: Line) -> str:
 
 
 def add_terms(connection: sqlite3.Connection, texts: Iterable[str]) -> None:
-    """Add the words of lines to the list of distinct words."""
+    """Add the words of lines to the table of distinct words."""
     words = {word for text in texts for word in text.split() if len(word) >= SHORTEST_TERM}
     connection.executemany(
         "INSERT OR IGNORE INTO terms (term) VALUES (?)", [(word,) for word in sorted(words)]
@@ -112,18 +112,18 @@ def add_terms(connection: sqlite3.Connection, texts: Iterable[str]) -> None:
 
 def remove_source(connection: sqlite3.Connection, source_id: int) -> None:
     """Remove a source with its lines, inside a transaction."""
-    _forget_windows(connection, source_id)
+    _remove_windows(connection, source_id)
     connection.execute("DELETE FROM lines WHERE source_id = ?", (source_id,))
     connection.execute("DELETE FROM sources WHERE id = ?", (source_id,))
 
 
-def _forget_windows(connection: sqlite3.Connection, source_id: int) -> None:
-    """Forget the windows of a source whose lines change."""
+def _remove_windows(connection: sqlite3.Connection, source_id: int) -> None:
+    """Remove the windows of a source whose lines change."""
     connection.execute("DELETE FROM windows WHERE id = ?", (source_id,))
 
 
 def match_expression(query: LineQuery, content_ids: Sequence[int] | None = None) -> str:
-    """The query in the language of FTS5; every term is quoted, so no term is an operator.
+    """Return a query in the syntax of FTS5; every term is quoted, so that none is an operator.
 
     >>> match_expression(LineQuery(("car", "vid*"), (Phrase(("no", "entry")),), kinds=("text",)))
     'terms : ("no entry" AND ("no entry" OR "car" OR "vid" *)) AND origin : ("text")'
@@ -178,9 +178,9 @@ def find_lines(
 
 
 def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
-    lines = {row[0]: row[1:] for row in database.checked_by_id("lines", "id", ids)}
+    lines = {row[0]: row[1:] for row in database.verified_rows_by("lines", "id", ids)}
     source_ids = sorted({values[0] for values in lines.values()})
-    sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
+    sources = {row[0]: row[1:] for row in database.verified_rows_by("sources", "id", source_ids)}
     if len(lines) != len(ids) or len(sources) != len(source_ids):
         raise damage("the full-text index", database.location)
     contents = content_hashes(database, {values[0] for values in sources.values()})
@@ -194,16 +194,16 @@ def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
 def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
     """Content hashes by content id."""
     content_ids = sorted(ids)
-    hashes = dict(database.checked_by_id("contents", "id", content_ids))
+    hashes = dict(database.verified_rows_by("contents", "id", content_ids))
     if len(hashes) != len(content_ids):
-        raise damage("table contents in store.db", database.location)
+        raise table_damage("contents", database.location)
     return hashes
 
 
 def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
-    """Words in the transcripts that are spelled like ``term``, the most similar first.
+    """Return words of the transcripts that are spelled like ``term``, the most similar first.
 
-    Words of fewer than six letters may differ in one edit, others in two.
+    They differ by one edit if ``term`` has fewer than six letters, else by up to two.
     """
     if len(term) < SHORTEST_TERM or not term.isalnum():
         return []
@@ -217,7 +217,7 @@ def similar_terms(database: Database, term: str, limit: int = 3) -> list[str]:
 
 
 def terms_beginning_with(database: Database, beginning: str, limit: int) -> list[str]:
-    """Words in the transcripts with this prefix, short ones first: few have a long ending."""
+    """Return words of the transcripts with this prefix, the shortest first."""
     rows = database.rows(
         "SELECT term FROM (SELECT term FROM terms WHERE term >= ? AND term < ? ORDER BY term "
         "LIMIT ?) ORDER BY length(term), term LIMIT ?",
@@ -227,7 +227,7 @@ def terms_beginning_with(database: Database, beginning: str, limit: int) -> list
 
 
 def languages_of_lines(database: Database, codes: Iterable[str]) -> list[str]:
-    """Those of the languages that a line has; read from the index, which has a checksum."""
+    """Return the languages that a line has, read from the index, which has a checksum."""
     statement = "SELECT 1 FROM words WHERE words MATCH ? LIMIT 1"
     with database.reading():
         return [
@@ -236,10 +236,10 @@ def languages_of_lines(database: Database, codes: Iterable[str]) -> list[str]:
 
 
 def _one_edit_away(database: Database, term: str) -> list[str]:
-    """Return words at one edit from ``term``; short ones may share no trigram with it."""
+    """Return words that differ from ``term`` by one edit, and may share no trigram with it."""
     cuts = [(term[:position], term[position:]) for position in range(len(term) + 1)]
-    patterns = [f"{head}?{tail}" for head, tail in cuts]  # A letter is missing.
-    patterns += [f"{head}?{tail[1:]}" for head, tail in cuts if tail]  # One is wrong.
+    patterns = [f"{head}?{tail}" for head, tail in cuts]  # One more letter.
+    patterns += [f"{head}?{tail[1:]}" for head, tail in cuts if tail]  # Another letter.
     words = [head + tail[1:] for head, tail in cuts if tail]
     words += [head + tail[1] + tail[0] + tail[2:] for head, tail in cuts if len(tail) > 1]
     conditions = " OR ".join(["term GLOB ?"] * len(patterns))
@@ -262,7 +262,7 @@ def _with_common_trigrams(database: Database, term: str) -> list[str]:
 
 
 def edit_distance(one: str, other: str, largest: int) -> int:
-    """Insertions, deletions, replacements and swaps of neighbours; ``largest + 1`` if more.
+    """Count insertions, deletions, replacements and swaps of neighbours; at most ``largest + 1``.
 
     >>> edit_distance("elefant", "elephant", 2), edit_distance("form", "from", 1)
     (2, 1)
@@ -332,14 +332,16 @@ def lines_of_source(database: Database, source_id: int) -> list[Line]:
 
 
 def window_hits(database: Database, near: NearWindows, limit: int) -> list[WindowHit]:
-    """Windows whose source still has them, with their lines; nearest first."""
+    """Return the windows that their sources still have, with their lines, nearest first."""
     hits: list[WindowHit] = []
     with database.reading():
         source_ids = sorted(set(near.windows["source_id"].tolist()))
         rows_by_source = {
-            row[0]: row[1:] for row in database.checked_by_id("windows", "id", source_ids)
+            row[0]: row[1:] for row in database.verified_rows_by("windows", "id", source_ids)
         }
-        sources = {row[0]: row[1:] for row in database.checked_by_id("sources", "id", source_ids)}
+        sources = {
+            row[0]: row[1:] for row in database.verified_rows_by("sources", "id", source_ids)
+        }
         contents = content_hashes(database, {values[0] for values in sources.values()})
         for window, segment_id, row, cosine in zip(
             near.windows, near.segment_ids, near.rows, near.cosines, strict=True
@@ -356,15 +358,26 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
             where = "WHERE source_id = ? ORDER BY start, id LIMIT ? OFFSET ?"
             rows = database.verified_rows("lines", where, (source_id, *span))
             if len(rows) != span[0]:
-                raise damage("table windows in store.db", database.location)
+                raise table_damage("windows", database.location)
             lines = tuple(Line(*values[2:-1]) for values in rows)
             content_id, kind = sources[source_id][:2]
             hits.append(WindowHit(contents[content_id], content_id, kind, lines, float(cosine)))
     return hits
 
 
+def verify_text(database: Database) -> None:
+    """Compare the full-text indexes with their checksum, unless it was compared before."""
+    with database.reading():
+        checksum = read_state(database).text_checksum
+        if checksum is None or checksum == database.text_checksum:
+            return  # A writer is active, or ended without storing a checksum.
+        if text_checksum(database.connection) != checksum:
+            raise damage("the full-text index", database.location)
+        database.text_checksum = checksum
+
+
 def text_checksum(connection: sqlite3.Connection) -> int:
-    """Checksum of both full-text indexes: every byte that FTS5 reads.
+    """Return the checksum of both full-text indexes: of every byte that FTS5 reads.
 
     FTS5 keeps changes in memory until they are committed, so call this after a commit.
     """
@@ -381,9 +394,9 @@ def text_checksum(connection: sqlite3.Connection) -> int:
 def _add_table(
     connection: sqlite3.Connection, total: int, column: str, number: str, table: str
 ) -> int:
-    """Continue a checksum with a table; SQLite joins the values, in the order it stores them.
+    """Continue a checksum with the values of a table, joined by SQLite in the stored order.
 
-    The order of an index would differ, and SQLite's choice of index depends on its version.
+    Without ``NOT INDEXED``, the order would depend on the index that a version of SQLite chooses.
     """
     values = connection.execute(
         f"SELECT CAST(group_concat({column}, '') AS BLOB), count(*), sum({number}) "
@@ -396,7 +409,7 @@ MAX_CACHED = 200_000
 
 
 class Stemmer:
-    """Stems words in an FTS5 table in memory. Thread-safe."""
+    """Stemmer that uses an FTS5 table in memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -404,7 +417,7 @@ class Stemmer:
         self._connection: sqlite3.Connection | None = None
 
     def __call__(self, words: Iterable[str]) -> dict[str, str]:
-        """Stem of each word; a word that the index would split is its own stem."""
+        """Return the stem of each word; a word that the index would split is its own stem."""
         distinct = set(words)
         with self._lock:
             new = sorted(distinct - self._stems.keys())

@@ -1,14 +1,13 @@
-"""Transcript windows: neighbouring lines and the vector of their meaning, in append-only files.
+"""Transcript windows: neighbouring lines with one vector, in append-only files.
 
 ::
 
     000007.windows     per window: its source, its lines, checksum of its vector, one-bit code
     000007.meanings    its vector, one byte per number
 
-Both are mapped. The table ``window_segments`` names them, and is compared with ``.windows`` per
-block of rows; vectors are compared one by one with the checksums there. The table ``windows`` says
-which rows belong to a source. Other rows are of replaced lines, and stay until the segment is
-rewritten without them.
+Both are mapped. The table ``window_segments`` lists the files and has the checksums of the blocks
+of ``.windows``, which has the checksum of each vector. The table ``windows`` lists the rows of each
+source. Other rows belong to replaced lines, and stay until the segment is rewritten without them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from eaglenet.store.segments import (
     BLOCK,
     CAPACITY,
     FOLDER,
-    REMOVED_SHARE,
+    REMOVED_FRACTION,
     append_files,
     block_checksums,
     bytes_of,
@@ -46,7 +45,7 @@ KINDS = ("windows", "meanings")
 CANDIDATES = 2048
 """Number of windows with the nearest codes whose exact cosines are computed."""
 LARGEST = 127
-"""Largest number of a vector in one byte."""
+"""Largest absolute value of a number of a vector, which takes one byte."""
 
 
 def window_dtype(dim: int) -> np.dtype[np.void]:
@@ -82,7 +81,7 @@ class WindowSegmentInfo:
         return self.encoder, self.dim, self.num_rows, self.block_checksums.tobytes()
 
     def paths(self, folder: Path) -> list[Path]:
-        """Its files, in the order of KINDS."""
+        """Return the files of the segment, in the order of KINDS."""
         return [folder / FOLDER / f"{self.id:06d}.{kind}" for kind in KINDS]
 
 
@@ -118,14 +117,14 @@ class WindowSegment:
         return self._windows.view(np.ndarray)
 
     def vectors_at(self, rows: NDArray[np.int64]) -> NDArray[np.int8]:
-        """Vectors of some windows as they are stored, compared one by one."""
+        """Return the stored vectors of some windows, compared one by one."""
         vectors = np.ascontiguousarray(self._vectors[rows])
         if not np.array_equal(checksums_of(vectors), self.windows["vector_checksum"][rows]):
             raise self._damage(1)
         return vectors
 
     def cosines(self, vector: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Cosines of a unit vector with some windows."""
+        """Return the cosines of a unit vector with some windows."""
         products = self.vectors_at(rows).astype(np.float32) @ vector
         result: NDArray[np.float32] = products * self.windows["scale"][rows]
         return result
@@ -184,7 +183,7 @@ class WindowIndex:
         source_ids: Sequence[int] | None = None,
         content_ids: Sequence[int] | None = None,
     ) -> NearWindows:
-        """The ``CANDIDATES`` nearest windows, of some sources or contents or of all."""
+        """Return the ``CANDIDATES`` nearest windows, of some sources or contents or of all."""
         rows = self.codes.nearest(vector, CANDIDATES, self._mask(source_ids, content_ids))
         numbers = np.searchsorted(self._edges, rows, side="right") - 1
         parts = []
@@ -203,7 +202,7 @@ class WindowIndex:
     def _mask(
         self, source_ids: Sequence[int] | None, content_ids: Sequence[int] | None
     ) -> NDArray[np.bool_] | None:
-        """Mask over all windows; None if all are allowed."""
+        """Return a mask over all windows; None if all are allowed."""
         if source_ids is None and content_ids is None:
             return None
         mask = np.ones(len(self), bool)
@@ -215,7 +214,7 @@ class WindowIndex:
 
 
 def read_window_segments(database: Database) -> list[WindowSegmentInfo]:
-    """Segments of windows."""
+    """Return the segments of windows."""
     return [WindowSegmentInfo.from_row(row) for row in database.verified_rows("window_segments")]
 
 
@@ -225,7 +224,7 @@ def sparse_segments(database: Database) -> list[WindowSegmentInfo]:
     return [
         info
         for info in read_window_segments(database)
-        if info.num_rows - live.get(info.id, 0) >= REMOVED_SHARE * info.num_rows
+        if info.num_rows - live.get(info.id, 0) >= REMOVED_FRACTION * info.num_rows
     ]
 
 
@@ -240,7 +239,7 @@ class WindowWriter:
     mode: int = FILE_MODE
 
     def add(self, batches: Sequence[tuple[int, int, SourceWindows]]) -> None:
-        """Store windows of sources; each with the ids of the source and its content."""
+        """Store windows of sources, each with the ids of the source and its content."""
         for encoder, dim in dict.fromkeys((each.encoder, each.dim) for _, _, each in batches):
             group = [
                 batch for batch in batches if (batch[2].encoder, batch[2].dim) == (encoder, dim)
@@ -267,7 +266,7 @@ class WindowWriter:
                 first += len(each.vectors)
 
     def compact(self, infos: Sequence[WindowSegmentInfo]) -> list[Path]:
-        """Write segments again without rows that have no source; returns the files to remove."""
+        """Rewrite segments without rows that have no source; return the files to remove."""
         obsolete: list[Path] = []
         for info in infos:
             spans = self._spans(info)
@@ -286,12 +285,12 @@ class WindowWriter:
         return obsolete
 
     def _spans(self, info: WindowSegmentInfo) -> list[tuple[int, int, int]]:
-        """Source, first row and number of rows of everything in a segment that has a source."""
+        """Return source, first row and number of rows of all windows of a segment with a source."""
         rows = self.database.verified_rows("windows", "WHERE segment_id = ?", (info.id,))
         return sorted(((row[0], row[2], row[3]) for row in rows), key=lambda span: span[1])
 
     def _open_segment(self, encoder: str, dim: int) -> WindowSegmentInfo:
-        """A segment of this encoder with room, or a new one."""
+        """Return a segment of this encoder that is not full, or a new one."""
         for info in read_window_segments(self.database):
             if (info.encoder, info.dim) == (encoder, dim) and info.num_rows < CAPACITY:
                 return info
@@ -326,6 +325,6 @@ def _stored_windows(source_id: int, content_id: int, each: SourceWindows) -> NDA
 
 
 def _quantise(vectors: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Vectors in whole numbers up to 127, and what to multiply them by."""
+    """Return vectors as integers up to 127, and the factors that restore them."""
     scales = np.maximum(np.abs(vectors).max(axis=1), np.float32(1e-12)) / np.float32(LARGEST)
     return np.round(vectors / scales[:, None]).astype(np.int8), scales.astype(np.float32)

@@ -32,7 +32,7 @@ from eaglenet.store.database import (
     read_segments,
     read_state,
 )
-from eaglenet.store.disk import store_errors
+from eaglenet.store.disk import DATABASE, store_errors
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import (
     Changes,
@@ -44,7 +44,6 @@ from eaglenet.store.records import (
     SourceWindows,
 )
 from eaglenet.store.schema import (
-    DATABASE,
     HIDDEN,
     KEYFRAME_CLIPS,
     insert_statement,
@@ -56,7 +55,7 @@ from eaglenet.store.segments import (
     FOLDER,
     KINDS,
     MAPPED,
-    REMOVED_SHARE,
+    REMOVED_FRACTION,
     NewRows,
     Segment,
     SegmentInfo,
@@ -112,12 +111,12 @@ class Transaction:
 
 
 class LocalWriter:
-    """See :class:`eaglenet.store.base.Writer`. The caller holds the writer lock."""
+    """Implementation of :class:`eaglenet.store.base.Writer`. The caller holds the writer lock."""
 
     def __init__(
         self, folder: Path, location: str | None = None, *, is_trusted: bool = False
     ) -> None:
-        """``is_trusted``: skip SQLite's check of all pages, for a copy that can be made again."""
+        """``is_trusted``: skip SQLite's check of all pages, for a copy that can be rebuilt."""
         self.folder = folder
         self.location = location or str(folder)
         with store_errors(folder):
@@ -132,16 +131,6 @@ class LocalWriter:
             self.database.check_integrity()
         self.manifest = read_manifest(self.database)
         self._remove_obsolete()
-
-    @classmethod
-    @contextmanager
-    def open(cls, folder: Path) -> Iterator[LocalWriter]:
-        """A writer that is closed at the end of the block."""
-        writer = cls(folder)
-        try:
-            yield writer
-        finally:
-            writer.close()
 
     def close(self) -> None:
         with suppress(StoreError, sqlite3.Error):
@@ -227,12 +216,12 @@ class LocalWriter:
         if not changes:
             return
         with self.transaction() as change:
-            affected: set[int] = set()
+            content_ids: set[int] = set()
             if changes.clips:
-                affected |= self._add_clips(change, ClipBatch.concatenate(changes.clips))
-            affected |= _remove_files(change, changes.removed_files)
-            affected |= _put_files(change, changes.files)
-            for content_id in sorted(affected):
+                content_ids |= self._add_clips(change, ClipBatch.concatenate(changes.clips))
+            content_ids |= _remove_files(change, changes.removed_files)
+            content_ids |= _put_files(change, changes.files)
+            for content_id in sorted(content_ids):
                 _set_visibility(change, content_id)
             _change_transcripts(change, changes)
             self._add_windows(change, changes.windows)
@@ -269,11 +258,13 @@ class LocalWriter:
     def num_visible(self) -> int:
         """Number of clips that can be found."""
         total = self.database.value("SELECT num_rows FROM totals WHERE name = 'clips'")
-        hidden = "SELECT count(*) FROM hidden JOIN clips ON clips.id = hidden.clip_id"
-        return int(total) - int(self.database.value(hidden))
+        num_hidden = self.database.value(
+            "SELECT count(*) FROM hidden JOIN clips ON clips.id = hidden.clip_id"
+        )
+        return int(total) - int(num_hidden)
 
     def _add_clips(self, change: Transaction, batch: ClipBatch) -> set[int]:
-        """Append clips that are not stored yet; returns the contents they belong to.
+        """Append clips that are not stored yet; return the contents they belong to.
 
         Exact clips replace those from keyframes.
         """
@@ -332,13 +323,13 @@ class LocalWriter:
         return NewRows(labels, vectors, batch.features, batch.thumbnails)
 
     def _append_rows(self, change: Transaction, rows: NewRows, segment: SegmentInfo | None) -> None:
-        """Append rows to ``segment`` as far as it has room, and to new segments."""
+        """Append rows to ``segment`` until it is full, then to new segments."""
         start = 0
         while start < len(rows):
-            if segment is None or not segment.room:
+            if segment is None or not segment.free_rows:
                 segment = SegmentInfo(change.state.next_segment_id)
                 change.state.next_segment_id += 1
-            part = rows[start : start + segment.room]
+            part = rows[start : start + segment.free_rows]
             segment = append_rows(self.folder, segment, part, self.mode)
             change.put("segments", segment.id, segment.to_values())
             start += len(part)
@@ -360,7 +351,7 @@ class LocalWriter:
         return [Segment(self.folder, info, self.manifest) for info in infos]
 
     def _relabel(self, change: Transaction, segment: Segment, bank: HubnessBank | None) -> None:
-        """Write the labels of a segment again, with the offsets of another bank, or 0."""
+        """Rewrite the labels of a segment with the offsets of another bank; 0 without one."""
         info, labels = segment.info, segment.labels.copy()
         for start in range(0, len(labels), COPY_ROWS):
             end = min(start + COPY_ROWS, len(labels))
@@ -375,7 +366,7 @@ class LocalWriter:
         _make_obsolete(change, [info.path(self.folder, "labels")])
 
     def _compact(self, segment: Segment) -> None:
-        """Write a segment again if many of its clips were removed."""
+        """Rewrite a segment if many of its clips were removed."""
         removed_clips = np.array(
             [
                 row[0]
@@ -389,7 +380,7 @@ class LocalWriter:
         )
         rows = segment.rows_of_clips(removed_clips)
         removed_clips = removed_clips[rows >= 0]
-        if not len(removed_clips) or len(removed_clips) < REMOVED_SHARE * len(segment):
+        if not len(removed_clips) or len(removed_clips) < REMOVED_FRACTION * len(segment):
             return
         live = np.setdiff1d(np.arange(len(segment)), rows)
         with self.transaction() as change:
@@ -434,7 +425,7 @@ def _remove(path: Path) -> None:
 
 
 def _make_obsolete(change: Transaction, paths: Iterable[Path]) -> None:
-    """Name files to be removed after the transaction."""
+    """List files to be removed after the transaction."""
     names = [(path.name,) for path in paths]
     change.connection.executemany("INSERT OR IGNORE INTO obsolete VALUES (?)", names)
 
@@ -451,8 +442,8 @@ def _file_values(file: IndexedFile, content_id: int | None) -> tuple[Any, ...]:
 
 
 def _put_files(change: Transaction, files: Sequence[IndexedFile]) -> set[int]:
-    """Store files; returns the contents they have now and had before."""
-    affected: set[int] = set()
+    """Store files; return the contents they have now and had before."""
+    content_ids: set[int] = set()
     for file in files:
         before = change.connection.execute(
             "SELECT id, content_id FROM files WHERE path = ?", (file.path,)
@@ -461,20 +452,21 @@ def _put_files(change: Transaction, files: Sequence[IndexedFile]) -> set[int]:
         number = before[0] if before else change.next_id("files")
         change.put("files", number, _file_values(file, content_id))
         ids = (content_id, before[1] if before else None)
-        affected.update(each for each in ids if each is not None)
-    return affected
+        content_ids.update(each for each in ids if each is not None)
+    return content_ids
 
 
 def _remove_files(change: Transaction, paths: Sequence[str]) -> set[int]:
-    affected: set[int] = set()
+    """Remove files; return the contents they had."""
+    content_ids: set[int] = set()
     for path in paths:
-        affected.update(change.ids("SELECT content_id FROM files WHERE path = ?", path))
+        content_ids.update(change.ids("SELECT content_id FROM files WHERE path = ?", path))
         change.connection.execute("DELETE FROM files WHERE path = ?", (path,))
-    return affected - {None}
+    return content_ids - {None}
 
 
 def _set_visibility(change: Transaction, content_id: int) -> None:
-    """Show the clips of a content that a finished file has; hide those of any other."""
+    """Show the clips of a content if a finished file has it; hide them otherwise."""
     is_visible = change.ids(
         "SELECT 1 FROM files WHERE content_id = ? AND status = 'done'", content_id
     )
@@ -488,9 +480,9 @@ def _set_visibility(change: Transaction, content_id: int) -> None:
 
 
 def _remove_keyframe_clips(change: Transaction, keys: set[tuple[int, int]]) -> None:
-    """Remove clips from keyframes with these content ids and numbers.
+    """Remove the clips from keyframes with these content ids and numbers.
 
-    Their rows stay in the segments, hidden, until the segment is compacted.
+    Their rows stay in the segment, hidden, until it is compacted.
     """
     for owner in {owner for owner, _ in keys}:
         clips = change.connection.execute(
@@ -527,7 +519,7 @@ def _change_transcripts(change: Transaction, changes: Changes) -> None:
 def _remove_orphans(change: Transaction) -> None:
     """Remove clips and transcripts of contents that no finished file has.
 
-    Their rows stay in the segments: they are hidden until the segment is compacted.
+    Rows of clips stay in their segment, hidden, until it is compacted.
     """
     for content_id in change.ids(ORPHANS):
         _set_visibility(change, content_id)

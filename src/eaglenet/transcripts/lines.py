@@ -1,4 +1,4 @@
-"""Transcript lines: the terms by which they are indexed, and the windows searched by meaning."""
+"""Transcript lines: terms for the full-text index, and windows for search by meaning."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from functools import lru_cache
 from itertools import pairwise
 
 MAX_LINES = 200_000
-"""Lines per source: one per second for two days."""
+"""Maximum lines per source: one per second for two days."""
 MAX_CHARACTERS = 2_000
-"""Characters per line; longer lines are cut."""
+"""Maximum characters per line; longer lines are truncated."""
 MAX_SECONDS = 1e6
-"""Latest valid time, about eleven days."""
+"""Latest valid time: about eleven days."""
 
 
 @dataclass(frozen=True)
 class TranscriptLine:
-    """Transcript line: ``start`` and ``end`` in seconds; ``language`` is empty if unknown."""
+    """A transcript line; ``start`` and ``end`` in seconds, ``language`` empty if unknown."""
 
     start: float
     end: float
@@ -58,7 +58,7 @@ def clean_text(text: str) -> str:
 
 
 MAX_TERM = 64
-"""Characters per term; longer words are cut."""
+"""Maximum characters per term; longer words are truncated."""
 _APOSTROPHES = "'\u2019\u02bc\u2018"
 _IGNORED_MARKS = ((0x300, 0x36F), (0x64B, 0x652), (0x5B0, 0x5C7))
 """Combining accents, and the optional vowel marks of Arabic and Hebrew."""
@@ -73,7 +73,7 @@ _SPACELESS = (
 
 @dataclass(frozen=True)
 class Term:
-    """Search term and its span of characters in the text."""
+    """A search term and its span of characters in the text."""
 
     text: str
     start: int
@@ -82,7 +82,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Terms of a text in order, and alternative forms that also match."""
+    """The terms of a text in order, and alternative forms that also match."""
 
     terms: tuple[Term, ...]
     alternatives: tuple[Term, ...]
@@ -93,7 +93,9 @@ class Analysis:
 
 
 def analyse(text: str) -> Analysis:
-    """Split text into folded terms; scripts without spaces become pairs of characters.
+    """Split text into terms without case and accents.
+
+    Scripts without spaces between words become pairs of characters.
 
     >>> analyse("Zwei rote Autos!").index_text()
     'zwei rote autos auto'
@@ -139,8 +141,8 @@ def phrase_spans(
 ) -> list[tuple[int, int]]:
     """Return the character spans in which the terms of a phrase follow each other.
 
-    With ``gap``, the spans of terms that are near each other in any order: at most ``gap`` other
-    terms are between the first and the last.
+    With ``gap``, return the spans of terms that are near each other in any order, with at most
+    ``gap`` other terms between the first and the last.
     """
     if gap is not None:
         return _near_spans(terms, set(phrase), gap)
@@ -152,9 +154,9 @@ def phrase_spans(
     ]
 
 
-def _near_spans(terms: Sequence[Term], wanted: set[str], gap: int) -> list[tuple[int, int]]:
-    """Move a window of ``gap + 2`` terms along a line, in linear time."""
-    positions = [number for number, term in enumerate(terms) if term.text in wanted]
+def _near_spans(terms: Sequence[Term], phrase: set[str], gap: int) -> list[tuple[int, int]]:
+    """Return spans of all terms of a phrase within ``gap + 2`` terms, in linear time."""
+    positions = [number for number, term in enumerate(terms) if term.text in phrase]
     counts: Counter[str] = Counter()
     near: list[int] = []
     end = near_end = 0
@@ -162,7 +164,7 @@ def _near_spans(terms: Sequence[Term], wanted: set[str], gap: int) -> list[tuple
         while end < len(positions) and positions[end] - first <= gap + 1:
             counts[terms[positions[end]].text] += 1
             end += 1
-        if len(counts) == len(wanted):
+        if len(counts) == len(phrase):
             near += positions[max(index, near_end) : end]
             near_end = end
         text = terms[first].text
@@ -173,32 +175,32 @@ def _near_spans(terms: Sequence[Term], wanted: set[str], gap: int) -> list[tuple
 
 
 def _runs(text: str) -> Iterator[list[Term]]:
-    """Yield words as lists of folded characters, each with its position."""
+    """Yield words as lists of their characters without case and accents, with positions."""
     run: list[Term] = []
     for index, character in enumerate(text):
         if character in _APOSTROPHES and run:
             continue  # "don't" is one word.
-        folded = _fold(character)
-        if not folded:
+        base = _fold(character)
+        if not base:
             if not _is_mark(character) and run:
                 yield run
                 run = []
             continue
-        if run and _is_spaceless(run[-1].text) != _is_spaceless(folded):
+        if run and _is_spaceless(run[-1].text) != _is_spaceless(base):
             yield run
             run = []
-        run.append(Term(folded, index, index + 1))
+        run.append(Term(base, index, index + 1))
     if run:
         yield run
 
 
 @lru_cache(maxsize=20_000)
 def _fold(character: str) -> str:
-    """Remove case, accents and width; empty if the character is not part of a word."""
+    """Remove case, accents and width; return an empty text if it is not part of a word."""
     if not (character.isalnum() or _is_mark(character)):
         return ""
-    decomposed = unicodedata.normalize("NFKD", character.casefold())
-    base = "".join(mark for mark in decomposed if not _is_within(ord(mark), _IGNORED_MARKS))
+    parts = unicodedata.normalize("NFKD", character.casefold())
+    base = "".join(part for part in parts if not _is_within(ord(part), _IGNORED_MARKS))
     return "".join(unicodedata.normalize("NFC", base).split())
 
 
@@ -215,22 +217,22 @@ def _is_within(number: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(first <= number <= last for first, last in ranges)
 
 
-# Windows of lines for search by meaning. The constants were chosen with
-# ``benchmarks/transcript_search.py``, on its ``chosen`` queries.
+# Windows of lines for search by meaning. The constants were selected with
+# ``benchmarks/transcript_search.py`` on its ``chosen`` queries.
 
 WINDOW_WORDS = 32
-"""Most words per window: about the longest sentence, and within the limit of text encoders."""
+"""Maximum words per window: about the longest sentence, and within the text encoders' limit."""
 MAX_GAP = 4.0
-"""Seconds of silence that end a window, because the topic often changes."""
+"""Seconds of silence that end a window, since the topic often changes."""
 OVERLAP = 0.5
-"""Largest fraction of the words of a window that the next one repeats, so that a sentence up to
-that length is complete in one of them."""
+"""Maximum fraction of the words of a window that the next one repeats, so that a sentence up to
+this length is complete in one of them."""
 FULL_COSINE = 0.8
-"""Cosine from which a window counts as equal in meaning to the query."""
+"""Minimum cosine of a window with the same meaning as the query."""
 MEANING_WEIGHT = 0.75
-"""Strength of such a window if it contains no term of the query."""
+"""Strength of a window with the same meaning that contains no term of the query."""
 MIN_COSINE = 0.3
-"""Cosine below which a window does not match a query; few paraphrases have a lower one."""
+"""Minimum cosine of a window that matches a query; few paraphrases have a lower one."""
 CHANCE_COSINE, CHANCE_WINDOWS, CHANCE_RATE = 0.5, 160, 15.5
 """One in ten captions of unrelated videos has a cosine above 0.5 with one of 160 lines of speech.
 The number of windows above a cosine c falls with exp(-15.5 c)."""
@@ -238,7 +240,7 @@ The number of windows above a cosine c falls with exp(-15.5 c)."""
 
 @dataclass(frozen=True)
 class TranscriptWindow:
-    """Consecutive transcript lines as one text; ``first`` and ``last`` are indices of lines."""
+    """Consecutive transcript lines as one text; ``first`` and ``last`` are line indices."""
 
     start: float
     end: float
@@ -283,7 +285,7 @@ def make_windows(
 
 
 def meaning_strength(cosine: float) -> float:
-    """Return the strength of a window by its cosine, 0 to ``MEANING_WEIGHT``.
+    """Return the strength of a window with this cosine, from 0 to ``MEANING_WEIGHT``.
 
     >>> meaning_strength(0.4), meaning_strength(0.1)
     (0.375, 0.0)

@@ -1,4 +1,4 @@
-"""Recognition of on-screen text with RapidOCR. No other module imports it."""
+"""Recognition of on-screen text with RapidOCR, which no other module imports."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from eaglenet.video.source import VideoSource, open_video
 FRAME_SECONDS = 1.0
 """Seconds between the frames that are compared."""
 SHORT_SIDE = 720
-"""Largest shorter side of a frame in pixels: recognition is as good as at twice that size, in a
-quarter of the time."""
+"""Maximum shorter side of a frame in pixels. Recognition at twice this size is no better, and takes
+four times as long."""
 IMAGE_SHORT_SIDE = 1440
-"""The same for images, which may show a printed page."""
+"""Maximum shorter side of an image, which may show a printed page."""
 BLOCK = 8
-"""Side in pixels of the blocks whose means are compared, about one letter."""
+"""Side in pixels of the blocks whose means are compared: about one letter."""
 MIN_CHANGE, MAX_CHANGED_BLOCKS = 16.0, 2
-"""Grey values (0 to 255) of a changed block, and changed blocks that equal frames may have."""
+"""Minimum change of a block, from 0 to 255, and maximum changed blocks of equal frames."""
 
 
 @dataclass(frozen=True)
 class DistinctFrame:
-    """Frame that differs from the previous one; visible from ``start`` to ``end`` (seconds)."""
+    """A frame that differs from the previous one; visible from ``start`` to ``end`` (seconds)."""
 
     start: float
     end: float
@@ -50,7 +50,7 @@ class DistinctFrame:
 
 
 def distinct_frames(path: str | Path, start: float, end: float) -> list[DistinctFrame]:
-    """Decode one frame per second between ``start`` and ``end``, without repeated frames."""
+    """Return one frame per second between ``start`` and ``end``, without repeated frames."""
     if is_image(path):
         return [DistinctFrame(0.0, 0.0, image_pixels(path, IMAGE_SHORT_SIDE))]
     with open_video(path, threads=1) as source:
@@ -94,60 +94,60 @@ def _block_means(pixels: Pixels) -> NDArray[np.float32]:
         pixels = np.pad(pixels, padding)
     pixels = pixels[:, :height, :width]
     blocks = pixels.reshape(3, height // BLOCK, BLOCK, width // BLOCK, BLOCK)
-    # Summing whole rows of integers first takes a quarter of the time of a mean over both axes.
+    # Summing rows of integers first takes a quarter of the time of a mean over both axes.
     sums = blocks.sum(axis=2, dtype=np.uint32).sum(axis=3)
     means: NDArray[np.float32] = sums.astype(np.float32) / BLOCK**2
     return means
 
 
 LOCATE_SIDE = 640
-"""Longer side in pixels of the copy in which text is located."""
+"""Longer side in pixels of the copy of a frame in which text is located."""
 MIN_TEXT_SIDE = 13.0
-"""Smallest shorter side of a text in a frame in pixels; smaller texts are misread, slowly."""
+"""Minimum shorter side of a text in a frame, in pixels; smaller texts are misread, slowly."""
 MAX_SIDE = 2000
-"""Largest longer side of an image in pixels; the limit of RapidOCR."""
+"""Maximum longer side of an image in pixels: the limit of RapidOCR."""
 MAX_SHIFT = 0.25
-"""Letter heights by which the corners of an unchanged text may move, since the detector is not
-exact. One more letter moves them further."""
+"""Maximum movement of the corners of an unchanged text, in letter heights, since the detector is
+not exact. An additional letter moves them further."""
 MAX_CROP_CHANGE = 10.0
-"""Grey values (0 to 255) by which a block of an unchanged text may differ. Another digit changes
-its block by more."""
+"""Maximum change of a block of an unchanged text, from 0 to 255. Another digit changes its block by
+more."""
 COLUMN_RATIO = 1.5
-"""Height / width from which a text is a column; the value of RapidOCR."""
+"""Minimum height / width of a column of text; RapidOCR's value."""
 MAX_THREADS = 8
-"""Threads that locate and read texts; each has a RapidOCR of its own, of about 130 MB."""
+"""Maximum threads that locate and read texts; each has its own RapidOCR of about 130 MB."""
 MAX_RATIO = 100
-"""Longer / shorter side up to which an image is read. Longer ones are rules, and RapidOCR scales
-their shorter side up, to gigabytes, or down to nothing."""
+"""Maximum ratio of the sides of an image that is read. Longer ones are lines, not text; RapidOCR
+would enlarge them to gigabytes or shrink them to nothing."""
 MIN_SCORE = 0.6
-"""Confidence below which a reading is dropped."""
+"""Minimum confidence of a reading."""
 MIN_CHARACTERS = 2
 MIN_RATIO = 0.87
-"""Similarity (difflib) from which two readings are the same text."""
+"""Minimum similarity (difflib) of two readings of the same text."""
 MAX_GAP = 2.5
-"""Seconds that a text may be missing, as after a failed reading, and still be the same line."""
+"""Maximum seconds for which a text may be missing within a line, as after a failed reading."""
 MAX_OPEN = 200
 
 
 @dataclass(frozen=True)
 class RecognizedText:
-    """Text in a frame; ``score`` is between 0 and 1."""
+    """Text in a frame; ``score`` is the confidence, between 0 and 1."""
 
     text: str
     score: float
 
 
 class OcrModel:
-    """Model that reads text in frames. Loading it takes about a second.
+    """Reads text in frames. Loading the models takes about a second.
 
     Text is located in a small copy of the frame, and each text is read at full size. A text that
-    looks the same in the previous frame is not read again. Each thread locates or reads one text
-    at a time: threads that share a RapidOCR spend half of their time waiting for each other.
+    looks the same as in the previous frame is not read again. Each thread has its own RapidOCR:
+    threads that share one wait for each other half of the time.
     """
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._idle.put(self._load())  # The others are loaded when they are needed.
+        self._idle.put(self._load())  # More are loaded when they are needed.
         self._pool = ThreadPoolExecutor(min(num_cores(), MAX_THREADS), thread_name_prefix="ocr")
         self._previous: list[_TextBox] = []
 
@@ -158,7 +158,7 @@ class OcrModel:
 
     @staticmethod
     def require() -> Any:
-        """Import RapidOCR, or raise an error that names the extra."""
+        """Import RapidOCR; raise an error that names the extra if it is missing."""
         with naming_extra("ocr", "reading on-screen text needs rapidocr"):
             import rapidocr
         return rapidocr
@@ -166,13 +166,13 @@ class OcrModel:
     def _load(self) -> Any:
         threads = {"intra_op_num_threads": 1, "inter_op_num_threads": 1}
         engine = {f"EngineConfig.onnxruntime.{name}": value for name, value in threads.items()}
-        # By default a small copy would be scaled up again.
+        # By default, RapidOCR would enlarge a small copy again.
         size = {"Det.limit_type": "max", "Det.limit_side_len": MAX_SIDE}
         params = {"Global.log_level": "error", **engine, **size}
         return self.require().RapidOCR(params=params)
 
     def _run(self, image: NDArray[np.uint8], **steps: bool) -> Any:
-        """Run steps of an idle RapidOCR, which is not thread-safe; None for a rule."""
+        """Run steps of an idle RapidOCR, which is not thread-safe; None beyond ``MAX_RATIO``."""
         shorter, longer = sorted(image.shape[:2])
         if longer > MAX_RATIO * shorter:
             return None
@@ -188,18 +188,18 @@ class OcrModel:
     def read(
         self, frames: Sequence[DistinctFrame], deadline: float = math.inf
     ) -> list[list[RecognizedText]]:
-        """Return the texts of each frame, from top to bottom; ``frames`` follow the last ones.
+        """Return the texts of each frame, from top to bottom; ``frames`` follow those read last.
 
-        Raises ``TimeoutError`` at ``deadline`` (``time.monotonic``): a frame may show a thousand
-        texts.
+        Raises ``TimeoutError`` at ``deadline`` (``time.monotonic``), since a frame may show a
+        thousand texts.
         """
         # [3, height, width] RGB to the [height, width, 3] BGR of OpenCV.
         images = [np.ascontiguousarray(frame.pixels[::-1].transpose(1, 2, 0)) for frame in frames]
-        located = [self._pool.submit(self._locate, image) for image in images]
+        locations = [self._pool.submit(self._locate, image) for image in images]
         readings: list[Future[RecognizedText]] = []
         results = []
         try:
-            for image, boxes in zip(images, located, strict=True):
+            for image, boxes in zip(images, locations, strict=True):
                 text_boxes = []
                 for box in boxes.result(_timeout(deadline)):
                     _timeout(deadline)
@@ -217,8 +217,8 @@ class OcrModel:
                 _readable([text.result(_timeout(deadline)) for text in texts]) for texts in results
             ]
         except BaseException:
-            # Otherwise they would delay Ctrl-C.
-            futures: list[Future[Any]] = [*located, *readings]
+            # Unfinished work would delay Ctrl-C.
+            futures: list[Future[Any]] = [*locations, *readings]
             for future in futures:
                 future.cancel()
             self._previous = []
@@ -229,7 +229,7 @@ class OcrModel:
         import cv2
 
         height, width = image.shape[:2]
-        # Images may show a printed page, whose letters would be lost in a smaller copy.
+        # An image may show a printed page, whose letters would be lost in a smaller copy.
         is_frame = min(height, width) <= SHORT_SIDE
         scale = min(1.0, LOCATE_SIDE / max(height, width)) if is_frame else 1.0
         small = image
@@ -245,7 +245,7 @@ class OcrModel:
         return [box for box in full_size_boxes if not is_frame or _short_side(box) >= MIN_TEXT_SIDE]
 
     def _recognize(self, crop: NDArray[np.uint8]) -> RecognizedText:
-        """Read one line; a batch would pad all lines to the longest."""
+        """Read one line, since a batch would pad all lines to the longest one."""
         result = self._run(crop, use_det=False, use_rec=True)
         texts, scores = getattr(result, "txts", None), getattr(result, "scores", None)
         if not texts or not scores:
@@ -254,7 +254,7 @@ class OcrModel:
 
 
 def _timeout(deadline: float) -> float | None:
-    """Return the seconds left; raises ``TimeoutError`` if there are none."""
+    """Return the seconds left, None for no limit; raise ``TimeoutError`` if there are none."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         raise TimeoutError
@@ -271,14 +271,14 @@ def _readable(texts: Sequence[RecognizedText]) -> list[RecognizedText]:
 
 @dataclass(frozen=True)
 class _TextBox:
-    """Text in the previous frame: its corners, grey blocks and reading."""
+    """A text in the previous frame: its corners, grey blocks and reading."""
 
     box: NDArray[np.float32]
     blocks: NDArray[np.float32]
     text: Future[RecognizedText]
 
     def is_same(self, box: NDArray[np.float32], image: NDArray[np.uint8]) -> bool:
-        """Return whether a box of the next frame has this text: same position and same look."""
+        """Return whether a box of the next frame has the same position and look."""
         if float(np.abs(self.box - box).max()) > MAX_SHIFT * _short_side(self.box):
             return False
         blocks = _crop_blocks(_cut_out(image, self.box))
@@ -286,7 +286,7 @@ class _TextBox:
 
 
 def _cut_out(image: NDArray[np.uint8], box: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the text in a box as a straight image; columns are rotated to the left."""
+    """Return the text in a box as a straight image, with columns rotated to the left."""
     import cv2
 
     width = max(1, round(float(max(_distance(box, 0, 1), _distance(box, 3, 2)))))
@@ -308,7 +308,7 @@ def _distance(box: NDArray[np.float32], first: int, second: int) -> float:
 
 
 def _crop_blocks(crop: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the grey means of blocks, four per letter height."""
+    """Return the mean grey values of blocks, four per letter height."""
     import cv2
 
     columns = max(4, round(4 * crop.shape[1] / crop.shape[0]))
@@ -321,7 +321,7 @@ def _crop_blocks(crop: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @dataclass
 class _OpenLine:
-    """Text that may still be visible in the next frame."""
+    """A text that may still be visible in the next frame."""
 
     text: str
     score: float
@@ -331,7 +331,7 @@ class _OpenLine:
 
 
 class TextTracker:
-    """Tracker that joins repeated readings of a text into one line."""
+    """Joins repeated readings of a text into one transcript line."""
 
     def __init__(self) -> None:
         self._open: list[_OpenLine] = []

@@ -1,4 +1,4 @@
-"""Speech recognition with faster-whisper. No other module imports it."""
+"""Speech recognition with faster-whisper, which no other module imports."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from eaglenet.video.audio import Samples
 RATE = 16_000
 """Samples per second that speech models expect."""
 MIN_LOG_PROBABILITY = -1.0
-"""Mean log-probability per token below which a segment is dropped; the threshold of Whisper."""
+"""Minimum mean log-probability per token of a segment; Whisper's threshold."""
 MAX_SILENCE_PROBABILITY = 0.6
-"""Probability of "no speech" above which a segment needs ``SUPPORTED_LOG_PROBABILITY``."""
-SUPPORTED_LOG_PROBABILITY = -0.5
-"""Mean log-probability above which a segment counts despite a high probability of "no speech"."""
+"""Probability of "no speech" above which a segment needs ``CERTAIN_LOG_PROBABILITY``."""
+CERTAIN_LOG_PROBABILITY = -0.5
+"""Minimum mean log-probability of a segment with a high probability of "no speech"."""
 MAX_COMPRESSION = 2.4
-"""Ratio of zlib above which a text repeats itself; the threshold of Whisper."""
+"""Maximum compression ratio (zlib) of a text that does not repeat itself; Whisper's threshold."""
 MAX_REPEATS = 2
-"""Equal consecutive lines that are kept; the model repeats itself on music."""
+"""Maximum equal consecutive lines; the model repeats itself on music."""
 SIZES = ("tiny", "base", "small", "medium", "large-v3", "turbo")
 
 
 class SpeechModel:
-    """Whisper model that transcribes audio.
+    """Transcribes audio with Whisper.
 
-    ``model`` is a size (tiny, base, small, medium, large-v3, turbo), a folder or a hub id, in the
-    format of CTranslate2. ``device`` is auto, cpu or cuda.
+    model: one of ``SIZES``, or a folder or hub id with a model in the format of CTranslate2.
+    device: auto, cpu or cuda.
     """
 
     def __init__(self, model: str, device: str = "auto") -> None:
         faster_whisper = self.require()
         self.name = f"whisper {model}"
         device_type = device.partition(":")[0]
-        # 0 means OMP_NUM_THREADS; without that variable the library would use four threads.
+        # 0 means OMP_NUM_THREADS; without this variable, the library would use four threads.
         threads = 0 if "OMP_NUM_THREADS" in os.environ else num_cores()
         try:
             check_token_ids(Path(model))
-            # "auto" is int8 on a CPU: half the time of fp32, with the same text.
+            # "auto" is int8 on a CPU, which takes half the time of fp32 and gives the same text.
             self._model: Any = faster_whisper.WhisperModel(
                 model, device=device_type, compute_type="auto", cpu_threads=threads
             )
@@ -64,7 +64,7 @@ class SpeechModel:
 
     @staticmethod
     def require() -> Any:
-        """Import faster-whisper, or raise an error that names the extra."""
+        """Import faster-whisper; raise an error that names the extra if it is missing."""
         with naming_extra("speech", "speech recognition needs faster-whisper"):
             import faster_whisper
         return faster_whisper
@@ -72,9 +72,9 @@ class SpeechModel:
     def transcribe(
         self, samples: Samples, start: float = 0.0, *, vad: bool = True
     ) -> list[TranscriptLine]:
-        """Transcribe samples that begin at ``start`` seconds, in the detected language.
+        """Transcribe samples that begin at ``start`` seconds, in the language of the speech.
 
-        ``vad``: remove silence first, in which the model would invent text.
+        vad: remove silence first, for which the model would invent text.
         """
         if not len(samples) or float(np.abs(samples).max()) < 1e-4:
             return []
@@ -98,7 +98,7 @@ class SpeechModel:
 def check_token_ids(folder: Path) -> None:
     """Raise ``ValueError`` if a model folder names tokens outside its vocabulary.
 
-    CTranslate2 does not check them and writes out of bounds.
+    CTranslate2 does not check them, and writes out of bounds.
     """
     config, vocabulary = folder / "config.json", folder / "vocabulary.json"
     if not (config.is_file() and vocabulary.is_file()):
@@ -113,17 +113,17 @@ def check_token_ids(folder: Path) -> None:
 
 
 def is_plausible(segment: Any) -> bool:
-    """Return False for a segment that Whisper probably invented from music, noise or silence."""
+    """Return False for a segment that Whisper probably invented for music, noise or silence."""
     if segment.compression_ratio > MAX_COMPRESSION or segment.avg_logprob < MIN_LOG_PROBABILITY:
         return False
     return not (
         segment.no_speech_prob > MAX_SILENCE_PROBABILITY
-        and segment.avg_logprob < SUPPORTED_LOG_PROBABILITY
+        and segment.avg_logprob < CERTAIN_LOG_PROBABILITY
     )
 
 
 def drop_repeats(lines: Sequence[TranscriptLine]) -> list[TranscriptLine]:
-    """Keep the first ``MAX_REPEATS`` of equal consecutive lines; case and punctuation are ignored.
+    """Keep the first ``MAX_REPEATS`` of equal consecutive lines, ignoring case and punctuation.
 
     >>> line = TranscriptLine(0, 1, "Thank you.")
     >>> len(drop_repeats([line] * 5))

@@ -1,7 +1,7 @@
-"""Inflected words of languages other than English, by the stemmers of the Snowball project.
+"""Inflected words of languages other than English, found with the stemmers of Snowball.
 
-The full-text index stems English words. A query in another language is extended by the words of the
-transcripts that have the same stem.
+The full-text index stems English words. A query in another language is extended by transcript words
+of the same stem.
 """
 
 from __future__ import annotations
@@ -20,64 +20,64 @@ STEMMERS = {
     "pt": "portuguese", "ro": "romanian", "ru": "russian", "sr": "serbian", "sv": "swedish",
     "ta": "tamil", "tr": "turkish", "yi": "yiddish",
 }  # fmt: skip
-"""Stemmers by the code of a language, as transcript lines have it."""
+"""Stemmers by the language code of transcript lines."""
 MIN_TERM, MAX_TERM = 3, 40
-"""Characters of words that are stemmed; words of one stem have the first ``MIN_TERM`` in common."""
+"""Characters of words that are stemmed; words of one stem share the first ``MIN_TERM``."""
 MAX_STEMS = 1000
-"""Words that are stemmed per query, for all its terms and languages; one takes up to 0.5 ms."""
+"""Maximum words stemmed per query, for all its terms and languages; each takes up to 0.5 ms."""
 MAX_CANDIDATES = 100
-"""Words that are compared with a term in one language."""
+"""Maximum words that are compared with a term in one language."""
 _SHORT_I = re.compile("(?<=[\u0430\u0435\u0438\u043e\u0443\u044b\u044d\u044e\u044f])\u0438")
 
 FindWords = Callable[[str, int], Sequence[str]]
-"""Finds words of the transcripts with a prefix, at most so many."""
+"""Returns at most a given number of transcript words with a prefix."""
 
 
 def words_with_stem(term: str, words: Sequence[str], stemmer: str) -> list[str]:
     """Return the words that have the same stem as ``term``.
 
-    Words have no case and accents; the stemmers need few of them.
+    Words are without case and accents, which the stemmers hardly need.
     """
-    same = stem(term, stemmer)
+    term_stem = stem(term, stemmer)
     return [
         word
         for word in words
-        if word != term and len(word) <= MAX_TERM and stem(word, stemmer) == same
+        if word != term and len(word) <= MAX_TERM and stem(word, stemmer) == term_stem
     ]
 
 
 def inflections(
     terms: Sequence[str], stemmers: Sequence[str], find_words: FindWords
 ) -> list[list[str]]:
-    """Return the words of the transcripts with the stem of each term, in one of the languages.
+    """Return, for each term, the transcript words with the same stem in one of the languages.
 
-    Whoever made a transcript chose its languages and words, so that the work is limited.
+    The work is limited, since transcripts with their languages and words are untrusted.
     """
-    room = MAX_STEMS
-    share = min(MAX_CANDIDATES, max(1, MAX_STEMS // (len(terms) * len(stemmers) or 1)))
-    inflected: list[list[str]] = []
+    num_left = MAX_STEMS
+    limit = min(MAX_CANDIDATES, max(1, MAX_STEMS // (len(terms) * len(stemmers) or 1)))
+    words_of_terms: list[list[str]] = []
     for term in terms:
         similar: set[str] = set()
         for stemmer in stemmers if MIN_TERM <= len(term) <= MAX_TERM and term.isalpha() else ():
-            if room <= 0:
+            if num_left <= 0:
                 break
-            unchanged = os.path.commonprefix([term, stem(term, stemmer)])  # noqa: RUF071
+            prefix = os.path.commonprefix([term, stem(term, stemmer)])  # noqa: RUF071
             # Some stemmers also change the letter before the ending (cheval, chevaux).
-            words = find_words(term[: max(MIN_TERM, len(unchanged) - 1)], share)
-            room -= 1 + len(words)
+            words = find_words(term[: max(MIN_TERM, len(prefix) - 1)], limit)
+            num_left -= 1 + len(words)
             similar.update(words_with_stem(term, words, stemmer))
-        inflected.append(sorted(similar))
-    return inflected
+        words_of_terms.append(sorted(similar))
+    return words_of_terms
 
 
 @lru_cache(maxsize=100_000)
 def stem(word: str, stemmer: str) -> str:
-    """Stem of a word; the word itself if there is no such stemmer."""
-    # Importing the tables of all languages takes 0.1 s, which English transcripts do not need.
+    """Return the stem of a word; the word itself if there is no such stemmer."""
+    # Importing the tables of all languages takes 0.1 s; English transcripts do not need them.
     import snowballstemmer
 
-    # An installed PyStemmer is used in place of the Python code, and may know fewer languages.
+    # The library uses PyStemmer if it is installed, which may know fewer languages.
     if stemmer not in snowballstemmer.algorithms():
         return word
-    stemmed: str = snowballstemmer.stemmer(stemmer).stemWord(_SHORT_I.sub("\u0439", word))
-    return stemmed
+    result: str = snowballstemmer.stemmer(stemmer).stemWord(_SHORT_I.sub("\u0439", word))
+    return result

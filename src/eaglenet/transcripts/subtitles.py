@@ -1,7 +1,7 @@
 """Subtitles beside and inside video files: SubRip, WebVTT and SubStation Alpha.
 
-Files are untrusted. `pysubs2` parses them; sizes, lines and cues are limited first, so that every
-file takes linear time. Unreadable lines are skipped; a file without any readable line is an error.
+Files are untrusted. `pysubs2` parses them, after sizes, lines and cues are limited so that every
+file takes linear time. Unreadable lines are skipped; a file without a readable line is an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
 MAX_BYTES = 16 * 2**20
-"""Largest subtitle file; that of a feature film has a few hundred kilobytes."""
+"""Maximum size of a subtitle file; that of a feature film has a few hundred kilobytes."""
 MAX_CUE_LINES = 64
 SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
@@ -34,9 +34,9 @@ _DRAWING = re.compile(r"\\p[1-9]")
 
 
 def read_subtitles(path: Path, descriptor: int | None = None) -> list[TranscriptLine]:
-    """Read a subtitle file; raise ``ValueError`` or ``OSError`` if that is not possible.
+    """Read a subtitle file; raise ``ValueError`` or ``OSError`` if it cannot be read.
 
-    ``descriptor`` is the open file, which is closed.
+    descriptor: the open file, if it is open already; it is closed.
     """
     text = decode(untrusted.read_bytes(path, MAX_BYTES, descriptor))
     lines = clean_lines(
@@ -48,7 +48,7 @@ def read_subtitles(path: Path, descriptor: int | None = None) -> list[Transcript
 
 
 def decode(content: bytes) -> str:
-    """Decode by byte-order mark, or else as UTF-16, UTF-8 or Windows-1252, whichever is valid.
+    """Decode by byte-order mark, or else as the first valid of UTF-16, UTF-8 and Windows-1252.
 
     >>> decode("Gr\u00fc\u00dfe".encode("latin-1"))
     'Gr\u00fc\u00dfe'
@@ -61,7 +61,7 @@ def decode(content: bytes) -> str:
         if content.startswith(mark):
             return content.decode(encoding, "replace")
     head = content[:4096]
-    # In UTF-16 every other byte of digits, punctuation and Latin letters is zero.
+    # In UTF-16, every other byte of digits, punctuation and Latin letters is zero.
     for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         if head[first::2].count(0) > len(head) // 8:
             return content.decode(encoding, "replace")
@@ -77,20 +77,20 @@ def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[Trans
     """Parse SubRip and WebVTT, or SubStation Alpha."""
     from pysubs2 import SSAFile
 
-    # Not splitlines(), which also splits at characters that occur inside lines.
+    # splitlines() would also split at characters that occur inside lines.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
     kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
-    # plain_text() removes tags, because the patterns of pysubs2 take quadratic time.
+    # plain_text() removes the tags, since the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # About lines that are not cues, which are common.
+        warnings.simplefilter("ignore")  # They are about lines that are not cues, which are common.
         events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
 
 def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False) -> str:
-    """Format lines as SubRip or WebVTT; no text can end its cue or begin another.
+    """Format lines as SubRip or WebVTT; no text can end its cue or begin another one.
 
     >>> print(format_subtitles([TranscriptLine(1, 2.5, "a --> b")]).strip())
     1
@@ -110,7 +110,7 @@ def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False
 
 
 def _cue_row(text: str) -> str:
-    """Change a row of text so that no reader takes it for the times of a cue."""
+    """Change a row of text so that no reader mistakes it for the times of a cue."""
     row = " ".join(text.split()).replace("-->", "->")
     return _TIME.sub(r"\1 ", row) if len(_TIME.findall(row)) > 1 else row
 
@@ -122,7 +122,7 @@ def _cue_time(seconds: float, point: str) -> str:
 
 
 def _bounded_cues(lines: list[str]) -> Iterator[str]:
-    """Yield the cues of SubRip or WebVTT: times, text up to a blank line, and a number.
+    """Yield the cues of SubRip or WebVTT: times, text up to a blank line, and a number line.
 
     pysubs2 reads all lines up to the next cue as text, including notes and styles, and removes a
     number from the end.
@@ -194,7 +194,7 @@ def plain_text(text: str) -> str:
 QUALIFIERS = frozenset(
     {"forced", "sdh", "cc", "default", "foreign", "full", "signs", "auto", "orig"}
 )
-"""Parts of a subtitle file name other than its language."""
+"""Parts of subtitle file names other than languages."""
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:[-_][a-z0-9]{2,8}){0,2}", re.IGNORECASE)
 TWO_LETTER_CODES = {
     "eng": "en", "deu": "de", "ger": "de", "fra": "fr", "fre": "fr", "spa": "es", "ita": "it",
@@ -206,7 +206,7 @@ TWO_LETTER_CODES = {
 
 @dataclass(frozen=True)
 class SubtitleFile:
-    """Subtitle file beside a video; ``language`` comes from its name."""
+    """A subtitle file beside a video; ``language`` comes from its name."""
 
     path: str
     size: int
@@ -216,13 +216,13 @@ class SubtitleFile:
 
 
 class SubtitleFinder:
-    """Finder of subtitle files beside videos; lists each folder once."""
+    """Finds subtitle files beside videos; lists each folder once."""
 
     def __init__(self) -> None:
         self._folders: dict[str, dict[str, os.DirEntry[str]]] = {}
 
     def beside(self, video: str) -> list[SubtitleFile]:
-        """Return the subtitle files of a video by name; none if the folder cannot be read."""
+        """Return the subtitle files of a video, by name; none if the folder cannot be read."""
         folder, name = os.path.split(video)
         stem = PurePath(name).stem
         files = []
@@ -263,7 +263,7 @@ class SubtitleFinder:
 
 
 def language_of(name: str, stem: str) -> str | None:
-    """Return the language in the name of a subtitle file; None if it is not of the video.
+    """Return the language in the name of a subtitle file; None if it belongs to another video.
 
     >>> language_of("film.eng.forced.srt", "film"), language_of("film.srt", "film")
     ('en', '')
@@ -299,12 +299,12 @@ def short_language(code: str) -> str:
     return "-".join([first, *region]) if first else ""
 
 
-# Subtitles inside a video file: packets of UTF-8 text.
+# Subtitles inside a video file, which are packets of UTF-8 text.
 
 TEXT_CODECS = frozenset({"subrip", "srt", "webvtt", "mov_text", "ass", "ssa", "text"})
 MAX_STREAMS = 64
 MAX_TEXT_BYTES = 64 * 2**20
-"""Bytes of subtitle packets per video file."""
+"""Maximum bytes of subtitle packets per video file."""
 ASS_FIELDS = 8
 """Fields before the text of an event in Matroska: number, layer, style, name, margins, effect."""
 
@@ -312,7 +312,7 @@ ASS_FIELDS = 8
 def read_embedded_subtitles(path: str | Path) -> list[TranscriptLine]:
     """Read the lines of every text stream of a video, with the language of the stream.
 
-    Image subtitles (DVD, Blu-ray) are ignored. Packets are read only if there are text streams.
+    Ignores image subtitles (DVD, Blu-ray), and reads no packets if there are no text streams.
     """
     with open_container(Path(path)) as container:
         streams = [

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglenet.core.errors import VideoDecodeError
 from eaglenet.video.containers import open_container, pyav
 from eaglenet.video.limits import MAX_PACKETS
 
@@ -19,9 +20,9 @@ SEEK_MARGINS = (0.5, 10.0, 60.0)
 MAX_FAILURES = 1000
 """Maximum broken packets to skip."""
 MIN_RATE = 1000
-"""Samples per second below which audio is not converted; the lowest in use is 4000."""
+"""Samples per second below which audio is not converted; the lowest rate in use is 4000."""
 MAX_CLOCK_ERROR = 0.1
-"""Seconds by which frames may be early or late without their samples being moved."""
+"""Maximum seconds by which the time of a frame may differ from its position in the samples."""
 Samples = NDArray[np.float32]
 
 
@@ -44,15 +45,26 @@ def decode_audio(
     *,
     accept_damage: bool = False,
 ) -> Samples | None:
-    """Decode ``[start, end)`` seconds as ``[channels, samples]``, silent where there is no audio.
+    """Decode ``[start, end)`` seconds as ``[channels, samples]``, with silence in gaps.
 
-    Returns None for a file without an audio stream, and fewer samples at the end of a file; with
-    ``accept_damage`` also where the container cannot be read any further.
+    Returns None for a file without an audio stream, and fewer samples at the end of a file. With
+    ``accept_damage``, a container that cannot be read any further counts as the end of the file;
+    it raises ``VideoDecodeError`` otherwise.
     """
     damage = (pyav().FFmpegError,) if accept_damage else ()
-    # A seek may land after the start; then seek farther back.
+    try:
+        return _decode_span(Path(path), start, end, format, damage)
+    except pyav().FFmpegError as error:
+        cause = getattr(error, "strerror", None) or str(error)
+        raise VideoDecodeError(path, f"decoding of the audio failed ({cause})") from error
+
+
+def _decode_span(
+    path: Path, start: float, end: float, format: AudioFormat, damage: tuple[type[Exception], ...]
+) -> Samples | None:
+    # A seek may land after the start; the next one goes farther back.
     for margin in (*(seconds for seconds in SEEK_MARGINS if seconds < start), None):
-        with contextlib.closing(open_container(Path(path))) as container:
+        with contextlib.closing(open_container(path)) as container:
             stream = next(iter(container.streams.audio), None)
             if stream is None or stream.codec_context is None:
                 return None
@@ -101,10 +113,10 @@ def _decode_chunks(
             if is_off or resampler is None:
                 clock = float(frame.time or 0.0)
                 resampler = Resampler(format)
-            # The resampler keeps its own count; times come from the clock.
+            # The clock gives the times; the resampler would count its own.
             frame.pts = None
-            for resampled in resampler.convert(frame):
-                values = resampled.to_ndarray()
+            for output in resampler.convert(frame):
+                values = output.to_ndarray()
                 begin = clock or 0.0
                 clock = begin + values.shape[1] / format.rate
                 yield begin, values
@@ -113,12 +125,12 @@ def _decode_chunks(
 class Resampler:
     """Converts frames to planar floats of one rate and layout.
 
-    The frames may change their own format: a broadcast goes from stereo to 5.1 and back. PyAV's
-    resampler refuses such a change, or passes samples of the wrong rate on.
+    The format of the frames may change: a broadcast switches from stereo to 5.1 and back. PyAV's
+    resampler refuses such a change, or passes on samples of the wrong rate.
 
     Read samples of converted frames only. PyAV 18.1 counts the planes of a frame up to a null
-    pointer, which 8 and more planar channels do not have: ``planes`` and ``to_ndarray`` of such a
-    frame read memory of others and end the process.
+    pointer, which frames with 8 or more planar channels do not have: their ``planes`` and
+    ``to_ndarray`` read foreign memory and crash the process.
     """
 
     def __init__(self, format: AudioFormat) -> None:
@@ -127,10 +139,10 @@ class Resampler:
         self._resampler: Any = None
 
     def convert(self, frame: Any | None) -> list[Any]:
-        """Return the converted frames that are ready, with None for the input those that remain.
+        """Return the converted frames that are ready; None as input returns the remaining ones.
 
-        A frame that FFmpeg cannot convert, because it is damaged, is left out, as is one of less
-        than ``MIN_RATE``: one second of it becomes thousands.
+        Damaged frames that FFmpeg cannot convert are left out. So are frames with less than
+        ``MIN_RATE`` samples per second, of which a few become thousands.
         """
         if frame is None:
             return self._resample(None)

@@ -19,13 +19,13 @@ CONTAINERS = (
     "ivf,obu,h264,hevc,h263,h261,m4v,vc1,dv,wtv,yuv4mpegpipe,mjpeg,nuv,swf,amv,gxf,"
     "mp3,wav,flac,aac,aiff,ac3"
 )
-"""Formats that may be opened. Playlists are missing because they make the decoder open any file or
-address they name. Text and images are missing because they would decode as video. Audio is listed
-so that the error message can say what the file is."""
+"""Formats that may be opened. Playlists are missing because the decoder would open any file or
+address that they name. Text and images are missing because they would decode as video. Audio is
+listed so that the error message can name the content of the file."""
 
 
 def pyav() -> Any:
-    """Import PyAV on first use; machines that only train on stored features may lack it."""
+    """Import PyAV on first use; training on stored features does not need it."""
     try:
         import av
     except ImportError as error:
@@ -36,17 +36,17 @@ def pyav() -> Any:
 
 
 FFMPEG_FLOOR = (8, 1)
-"""Oldest FFmpeg without known holes in its demuxers: all earlier ones have CVE-2026-40962."""
+"""Oldest FFmpeg without known vulnerabilities in its demuxers: earlier ones have CVE-2026-40962."""
 
 
 def ffmpeg_version() -> tuple[int, ...]:
-    """Return the version of the FFmpeg that PyAV uses; empty for a build without a number."""
+    """Return the version of PyAV's FFmpeg; empty for a build without a version number."""
     numbers = re.match(r"n?(\d+(?:\.\d+)*)", str(pyav().ffmpeg_version_info))
     return tuple(int(number) for number in numbers[1].split(".")) if numbers else ()
 
 
 def load_pyav() -> None:
-    """Import all parts of PyAV, which imports some of them only when it meets a stream."""
+    """Import all modules of PyAV, which otherwise imports some of them with the first stream."""
     av = pyav()
     for module in pkgutil.walk_packages(av.__path__, "av."):
         if module.name not in ("av.__main__", "av.datasets"):
@@ -55,10 +55,10 @@ def load_pyav() -> None:
 
 
 def open_input(file: Any, hwaccel: Any = None) -> Any:
-    """Open a file object for reading; every protocol is refused, so that no other file is opened.
+    """Open a file object for reading; every protocol is refused, so no other file is opened.
 
-    Names and comments inside files come in any encoding and must not stop decoding: PyAV 18 needs
-    an argument for that, PyAV 19 always accepts them and has no such argument.
+    Metadata in any encoding must not prevent decoding: PyAV 18 needs an argument to accept it,
+    PyAV 19 always does and has no such argument.
     """
     av = pyav()
     is_before_19 = int(av.__version__.partition(".")[0]) < 19
@@ -68,7 +68,7 @@ def open_input(file: Any, hwaccel: Any = None) -> Any:
 
 
 class Container:
-    """An open file: PyAV's container, and the file it reads from, which PyAV leaves open."""
+    """PyAV's container, and the file that it reads from, which PyAV does not close."""
 
     def __init__(self, inner: Any, file: io.RawIOBase) -> None:
         self._inner = inner
@@ -89,9 +89,9 @@ class Container:
 
 
 def open_container(path: Path, hwaccel: Any = None) -> Container:
-    """Open a file with the decoder; raise ``VideoDecodeError`` if that fails.
+    """Open a file; raise ``VideoDecodeError`` if that fails.
 
-    ``hwaccel`` are PyAV's settings for a decoder in hardware.
+    hwaccel: PyAV's settings for a hardware decoder.
     """
     try:
         status = file_status(path)
@@ -168,7 +168,7 @@ RAW_SUFFIXES = frozenset({
     ".dng", ".nef", ".nrw", ".cr2", ".cr3", ".arw", ".raf", ".orf", ".rw2", ".pef", ".srw",
 })
 # fmt: on
-"""Sensor data of cameras, with a preview inside."""
+"""Sensor data of cameras, with an embedded preview."""
 
 IMAGE_SUFFIXES = RAW_SUFFIXES | {
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"),
@@ -182,7 +182,7 @@ IMAGE_BRANDS = frozenset(
         *(b"avif", b"avis", b"crx "),
     }
 )
-"""Brands of HEIC, AVIF and CR3, which share MP4's container. FFmpeg would decode only one tile."""
+"""Brands of HEIC, AVIF and CR3, which use MP4's container. FFmpeg would decode only one tile."""
 
 INDEXED_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {".gif"}
 """Files with these extensions are reported if they cannot be indexed."""
@@ -219,7 +219,10 @@ def looks_like_video(path: Path) -> bool:
 
 
 def is_image(path: str | Path) -> bool:
-    """Return whether a file begins like HEIC or AVIF, or has an image extension and no video."""
+    """Return whether a file is an image, by its extension or, for HEIC, AVIF and CR3, its content.
+
+    A video with the extension of an image is not one.
+    """
     path = Path(path)
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return not looks_like_video(path)
@@ -232,7 +235,7 @@ def is_raw(path: Path) -> bool:
 
 
 def has_image_brand(path: Path) -> bool:
-    """Return whether a file begins like HEIC or AVIF."""
+    """Return whether a file begins like HEIC, AVIF or CR3."""
     return _has_image_brand(_head(path))
 
 

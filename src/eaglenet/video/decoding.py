@@ -4,8 +4,8 @@
     video.frames   # uint8 [12, 3, 224, 224]
     video.seconds  # when each frame is shown
 
-An image is a video of one frame and length 0. A file without frames raises ``VideoDecodeError``; it
-never becomes black frames. ``sampling`` chooses the times, ``windows`` finds the frames, ``pixels``
+An image is a video of one frame and length 0. A file without frames raises ``VideoDecodeError`` and
+never gives black frames. ``sampling`` chooses the times, ``windows`` finds the frames, ``pixels``
 converts them, ``writing`` encodes.
 """
 
@@ -39,18 +39,18 @@ from eaglenet.video.windows import DecodedVideo as DecodedVideo
 from eaglenet.video.writing import write_clip as write_clip
 from eaglenet.video.writing import write_video as write_video
 
-# Windows from keyframes alone, in one pass that decodes nothing else. A keyframe refers to no other
-# frame, so decoding it takes one packet. A window is represented by the keyframes nearest to a few
-# times in it. Windows without a keyframe in or near them, or whose keyframes do not decode, are
-# left out: `windows.decode_windows` decodes them.
+# Windows from keyframes alone, in one pass. A keyframe refers to no other frame, so decoding it
+# takes one packet. A window is represented by the keyframes nearest to a few times in it. Windows
+# without a keyframe in or near them, or with one that does not decode, are left out, for
+# `windows.decode_windows`.
 
 FRAMES_PER_KEYFRAME = 3
 """A window of 6 frames gets 2 keyframes, one of 12 gets 4."""
 REACH = 0.5
-"""Distance from its window at which a keyframe may lie, as a fraction of the window's length. With
-250 frames between keyframes, the default of x264, some windows of a film hold none."""
+"""Maximum distance of a keyframe from its window, as a fraction of the window's length. With 250
+frames between keyframes, the default of x264, some windows of a film contain none."""
 STEPS_BACK = (0, 1, 10, 60)
-"""Seconds before the first time at which to look for a keyframe."""
+"""Seconds before the first target at which to look for a keyframe, tried in order."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _Target:
     packet: Any = None
 
     def offer(self, packet: Any) -> bool:
-        """Take a keyframe if it is better; False if no later one can be."""
+        """Keep a keyframe if it is better; return False if no later one can be better."""
         if packet.pts > self.reach[1]:
             return False
         if packet.pts < self.reach[0]:
@@ -111,12 +111,12 @@ def decode_keyframes(
     thumbnail_size: int = 0,
     overlap: float = 0.0,
 ) -> Iterator[DecodedVideo]:
-    """Decode the keyframes of windows, in the order of their starts; some may be left out.
+    """Decode windows from keyframes, in the order of their starts; some may be left out.
 
-    Windows that overlap by ``overlap`` seconds share the keyframe there.
+    Windows that overlap by ``overlap`` seconds share the keyframe in the overlap.
     """
     if not source.is_pickable:
-        return  # Frame times are known only after decoding everything.
+        return  # The times are known only after decoding all frames.
     plans = [_plan(source, spec, window, overlap) for window in sorted(windows)]
     open_targets = [(target, plan) for plan in plans for target in plan.targets]
     decoder = _Decoder(source, spec, thumbnail_size)
@@ -144,7 +144,7 @@ def decode_keyframes(
 
 
 def _plan(source: VideoSource, spec: FrameSpec, window: Window, overlap: float) -> _Plan:
-    """Choose times in the middle of overlaps and between, so that neighbours share keyframes."""
+    """Choose times in the middle of overlaps and between them, so neighbours share keyframes."""
     start, end = clip_window(source, window)
     count = num_keyframes(spec.num_frames)
     inset = Fraction(overlap / 2) / source.tick
@@ -160,7 +160,7 @@ def _plan(source: VideoSource, spec: FrameSpec, window: Window, overlap: float) 
 
 
 def _keyframe_packets(source: VideoSource, first: int, last: Fraction) -> Iterator[Any]:
-    """Yield the packets of keyframes from before ``first`` on, up to the time ``last``."""
+    """Yield the packets of keyframes from one before ``first`` to the time ``last``."""
     second = math.ceil(1 / source.tick)
     for back in STEPS_BACK:
         source.seek(first - back * second)
@@ -180,7 +180,7 @@ def _keyframe_packets(source: VideoSource, first: int, last: Fraction) -> Iterat
 
 
 class _Decoder:
-    """Decodes keyframes, each once even if several windows use it."""
+    """Decodes keyframes, each of them once even if several windows use it."""
 
     def __init__(self, source: VideoSource, spec: FrameSpec, thumbnail_size: int) -> None:
         self.source = source
@@ -189,7 +189,7 @@ class _Decoder:
         self._frames: dict[int, tuple[Any, Pixels] | None] = {}
 
     def decode(self, target: _Target, plan: _Plan) -> None:
-        """Put the keyframe of a target into its plan, if there is one and it decodes."""
+        """Add the keyframe of a target to its plan, if there is one and it decodes."""
         plan.num_open -= 1
         packet = target.packet
         if packet is None:
@@ -223,7 +223,7 @@ def _finish(source: VideoSource, spec: FrameSpec, plan: _Plan) -> Iterator[Decod
     if any(each.packet is None or each.packet.pts not in plan.frames for each in plan.targets):
         return
     times = sorted(plan.frames)
-    # Blank frames would count as much as the few real ones.
+    # Blank frames would weigh as much as the few real ones.
     short: ShortVideo = "mask" if spec.short == "mask" else "repeat"
     indices, mask = fill_frames(len(times), spec.num_frames, short)
     frames = [times[index or 0] for index in indices]
@@ -240,10 +240,13 @@ def _finish(source: VideoSource, spec: FrameSpec, plan: _Plan) -> Iterator[Decod
 logger = logging.getLogger(__name__)
 
 GRID = 32
-"""Side in pixels of the frames that are compared: camera motion hardly shows at this size."""
+"""Side in pixels of the frames that are compared: small, to ignore camera motion."""
 
 MIN_SHOT_SECONDS = 0.5
-"""Changes closer together are flashes, or fades of one cut."""
+"""Minimum seconds between boundaries: closer changes are flashes, or belong to one fade."""
+
+MIN_CHANGE = 0.08
+"""Minimum difference of neighbouring frames at a boundary, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +254,7 @@ class VideoInfo:
     """Properties of a video file.
 
     ``width`` and ``height`` are those on display, after ``rotation`` (clockwise degrees).
-    ``num_frames`` is None where the container does not say.
+    ``num_frames`` is None if the container does not declare it.
     """
 
     duration: float
@@ -264,11 +267,11 @@ class VideoInfo:
     is_cut_short: bool = False
     """True if the end of the file is missing."""
     spans: tuple[Window, ...] = ()
-    """Time spans with frames; several where times jump. ``duration`` is their sum."""
+    """Time spans with frames; several if times jump. ``duration`` is their total length."""
 
     @property
     def is_image(self) -> bool:
-        """True for an image; nothing else has length 0."""
+        """True for an image, the only kind of video with length 0."""
         return self.duration == 0 and self.num_frames == 1
 
 
@@ -295,12 +298,13 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """Decode many windows of one file in a single pass, in the order of their starts.
 
-    Overlapping windows share decoded frames. A window with too few decodable frames raises, or
-    is skipped with ``skip_damaged``; ``DecodedVideo.window`` is the window of a result.
+    Overlapping windows share decoded frames. ``DecodedVideo.window`` is the window of a result.
 
-    thumbnail_size: shorter side of the uncropped middle frame of each window; 0 makes none.
+    skip_damaged: skip windows with too few decodable frames, which otherwise raise an error.
+    thumbnail_size: shorter side of the uncropped middle frame of each window; 0 for none.
     keep_open: keep a file without an index open for the next call (``reader.OPEN_FILES``).
-    step: seconds between the frames of windows that are long enough, around their middle.
+    step: seconds between frames, around the middle of windows that are long enough for it; 0
+        spreads the frames over each window.
     """
     if is_image(path):
         yield from images.decode_image_windows(path, spec, windows_of_file, thumbnail_size)
@@ -317,16 +321,16 @@ def decode_keyframe_windows(
     windows_of_file: Sequence[Window],
     *,
     thumbnail_size: int = 0,
-    keep_open: bool = False,
     overlap: float = 0.0,
 ) -> Iterator[DecodedVideo]:
     """Decode windows of one file from keyframes alone, with one thread.
 
-    Windows that have too few, and images, are left out; :func:`decode_windows` decodes them.
+    A file without an index stays open for the next call (``reader.OPEN_FILES``).
+    Images, and windows with too few keyframes, are left out; use :func:`decode_windows` for them.
     """
     if is_image(path):
         return
-    with open_video(path, threads=1, keep_open=keep_open) as source:
+    with open_video(path, threads=1, keep_open=True) as source:
         yield from decode_keyframes(source, spec, windows_of_file, thumbnail_size, overlap)
 
 
@@ -360,7 +364,7 @@ def probe(path: str | Path) -> VideoInfo:
 
 
 def is_video(path: str | Path) -> bool:
-    """Return whether the content of a file, whatever its name, is a decodable video."""
+    """Return whether the content of a file, regardless of its name, is a decodable video."""
     try:
         source = VideoSource(path, threads=1)
     except VideoDecodeError:
@@ -369,19 +373,19 @@ def is_video(path: str | Path) -> bool:
     return True
 
 
-def shot_boundaries(path: str | Path, *, threshold: float = 0.08) -> list[float]:
+def shot_boundaries(path: str | Path) -> list[float]:
     """Return the seconds of cuts and of most fades, without the start of the file."""
     if is_image(path):
         return []
     with open_video(path) as source:
-        return _find_boundaries(source, threshold)
+        return _find_boundaries(source)
 
 
-def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
-    """Return the seconds of frames that differ from the previous one by more than ``threshold``.
+def _find_boundaries(source: VideoSource) -> list[float]:
+    """Return the seconds of frames that differ from the previous one by more than ``MIN_CHANGE``.
 
     difference = mean |c_n - c_{n-1}| / 255 over hue, saturation and value of a 32 x 32 frame. Hue
-    and saturation distinguish shots that are equally bright.
+    and saturation distinguish shots of equal brightness.
     """
     from PIL import Image
 
@@ -396,7 +400,7 @@ def _find_boundaries(source: VideoSource, threshold: float) -> list[float]:
             change = float(np.abs(colours - previous).mean()) / 255
             seconds = source.seconds(time)
             is_new = not boundaries or seconds - boundaries[-1] >= MIN_SHOT_SECONDS
-            if change > threshold and is_new:
+            if change > MIN_CHANGE and is_new:
                 boundaries.append(seconds)
         previous = colours
     return boundaries
@@ -444,7 +448,7 @@ def require_video(path: str) -> None:
 
 
 def decode_query(request: QueryRequest) -> DecodedVideo:
-    """Decode an image or video to search with, whatever the name of its file."""
+    """Decode an image or video to search with, regardless of its file name."""
     path, spec = request.path, request.spec
     if not request.is_image:
         return decode(path, spec, window=request.window, threads=1)
@@ -453,12 +457,12 @@ def decode_query(request: QueryRequest) -> DecodedVideo:
 
 
 def check_query(request: QueryRequest, video: DecodedVideo) -> None:
-    """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
+    """Raise ``ValueError`` if the frames of a worker do not fit the request."""
     check_frames(video, request.spec)
 
 
 def check_frames(video: DecodedVideo, spec: FrameSpec) -> None:
-    """Raise ``ValueError`` if a worker's frames do not have the requested shape."""
+    """Raise ``ValueError`` if the frames of a worker do not have the shape of ``spec``."""
     if video.pixels.shape != (spec.num_frames, 3, spec.size, spec.size):
         raise ValueError(f"frames of shape {video.pixels.shape}")
     if not video.is_real.shape == video.times.shape == (spec.num_frames,):

@@ -1,7 +1,7 @@
-"""Frames of a file for people, assistants and vision models to look at, and files to search with.
+"""Frames of files for people, assistants and vision models, and decoding of queries.
 
 :func:`read_frame_images` and :func:`decode_sheet` run in a confined worker and return pixels.
-:func:`draw_sheet` makes a contact sheet outside, so that what leaves this machine was encoded here.
+:func:`draw_sheet` runs in the calling process, so a file cannot choose the bytes of the JPEG.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import is_image
 from eaglenet.video.decoding import (
-    DecodedVideo,
     QueryRequest,
     check_query,
     decode_query,
@@ -44,18 +41,18 @@ COLUMNS, ROWS = 3, 2
 FRAME_SIDE = 256
 """Shorter side of a frame in pixels."""
 IMAGE_SIDE = 512
-"""The same for an image, which is alone on its sheet."""
+"""Shorter side of an image, which is alone on its sheet."""
 MAX_SHAPE = 4
-"""Maximum ratio of the longer to the shorter side; wider frames are scaled down."""
+"""Maximum longer side of a frame, as a multiple of the shorter side above."""
 MIN_SECONDS = 1.0
-"""Shortest span that is divided into frames."""
+"""Minimum length of the span from which a sheet takes frames."""
 _SPEC = FrameSpec(num_frames=1, size=16)
 
 
 class FramesRequest(NamedTuple):
-    """Times in seconds of a file, and the maximum longer side of the frames in pixels.
+    """Times in a file, in seconds, and the size of their frames.
 
-    With ``is_short_side``, ``side`` is the shorter side of the frames.
+    side: maximum longer side in pixels; with ``is_short_side``, the shorter side.
     """
 
     path: str
@@ -65,7 +62,7 @@ class FramesRequest(NamedTuple):
 
 
 def read_frame_images(request: FramesRequest) -> list[Pixels]:
-    """Decode the frames shown at some times, upright, ``[3, height, width]``; an image once."""
+    """Return the frames shown at the times, upright, ``[3, height, width]``; an image once."""
     if is_image(request.path):
         image = open_image(request.path)
         return [scale_short_side(image, _short_side(image.width, image.height, request))]
@@ -87,20 +84,20 @@ def _short_side(width: int, height: int, request: FramesRequest) -> int:
 
 
 def check_frame_images(request: FramesRequest, frames: Sequence[Pixels]) -> None:
-    """Raise ``ValueError`` if a worker's frames are not the requested ones."""
+    """Raise ``ValueError`` if the frames of a worker do not fit the request."""
     if not 1 <= len(frames) <= len(request.seconds):
         raise ValueError(f"{len(frames)} frames for {len(request.seconds)} times")
-    # Pixels that are not square make a frame longer than its stored sides say.
+    # On display, a frame whose pixels are not square may be longer than its stored sides.
     limit = 4 * request.side
     for frame in frames:
         if frame.ndim != 3 or frame.shape[0] != 3 or not all(0 < n <= limit for n in frame.shape):
             raise ValueError(f"a frame of shape {frame.shape}")
 
 
-def spread(start: float, end: float, count: int) -> tuple[float, ...]:
-    """Return the middles of ``count`` equal parts of a span.
+def segment_middles(start: float, end: float, count: int) -> tuple[float, ...]:
+    """Return the middles of ``count`` equal segments of a span.
 
-    >>> spread(0.0, 6.0, 3)
+    >>> segment_middles(0.0, 6.0, 3)
     (1.0, 3.0, 5.0)
     """
     step = (end - start) / count
@@ -117,12 +114,12 @@ class Span:
 
 
 def decode_sheet(span: Span) -> list[Pixels]:
-    """Decode evenly spaced frames of a span, uncropped; of an image, the image."""
+    """Return evenly spaced, uncropped frames of a span; of an image, the image."""
     if is_image(span.path):
         count, side = 1, IMAGE_SIDE
     else:
         count, side = COLUMNS * ROWS, FRAME_SIDE
-    # Extended at its start: a window must not begin after the end of the file.
+    # A short span is extended at its start, since a window must begin before the end of the file.
     start = max(min(span.start, span.end - MIN_SECONDS), 0.0)
     step = (span.end - start) / count
     windows = [(start + number * step, start + (number + 1) * step) for number in range(count)]
@@ -133,21 +130,21 @@ def decode_sheet(span: Span) -> list[Pixels]:
 
 
 def check_sheet(_request: object, frames: Sequence[Pixels]) -> None:
-    """Raise ``ValueError`` if a worker's frames cannot be those of a sheet."""
+    """Raise ``ValueError`` if the frames of a worker do not fit a sheet."""
     if len(frames) > COLUMNS * ROWS:
         raise ValueError(f"{len(frames)} frames for a sheet")
     check_frame_pixels(frames)
 
 
 def check_frame_pixels(frames: Sequence[Pixels]) -> None:
-    """Raise ``ValueError`` for frames of a worker that are no images of a possible size."""
+    """Raise ``ValueError`` if frames of a worker are not images of an allowed size."""
     for pixels in frames:
         if pixels.ndim != 3 or len(pixels) != 3 or not 0 < pixels[0].size <= MAX_PIXELS:
             raise ValueError(f"frames of shape {pixels.shape}")
 
 
 def draw_sheet(frames: Sequence[Pixels]) -> bytes:
-    """Arrange frames in rows, in order of time; ``ValueError`` if there is none."""
+    """Return a JPEG of frames in rows; raise ``ValueError`` if there are none."""
     if not frames or any(frame.ndim != 3 or 0 in frame.shape for frame in frames):
         raise ValueError("no frames")
     images = [pixels_to_image(frame) for frame in frames[: COLUMNS * ROWS]]
@@ -158,17 +155,17 @@ def draw_sheet(frames: Sequence[Pixels]) -> bytes:
 
 
 class QueryDecoder:
-    """Decodes one file after the other. Processes start on first use and end with ``close``."""
+    """Decodes queries in confined processes, which start on first use and end with ``close``."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
+    def __init__(self) -> None:
+        limits = Limits()
         self._clips = IsolatedProcess(decode_query, limits.memory, limits.seconds, check_query)
         self._frames = IsolatedProcess(
             read_frame_images, limits.memory, limits.seconds, check_frame_images
         )
 
     def start(self) -> None:
-        """Start the process for queries, without waiting until it is ready."""
+        """Start the process for images and videos; do not wait until it is ready."""
         self._clips.start()
 
     def close(self) -> None:
@@ -176,10 +173,12 @@ class QueryDecoder:
         self._frames.close()
 
     def decode_image(self, path: str | Path, spec: FrameSpec) -> FrameBatch:
-        """Decode an image, whatever its name, to a clip that repeats it in every frame."""
+        """Decode an image, regardless of its file name, to a clip that repeats it."""
         try:
             with _open_file(path) as file:
-                return _batch(self._clips(QueryRequest(file.path, spec, is_image=True), file))
+                return FrameBatch.of(
+                    self._clips(QueryRequest(file.path, spec, is_image=True), file)
+                )
         except UsageError as error:
             if str(path) in str(error):
                 raise
@@ -188,16 +187,16 @@ class QueryDecoder:
     def decode_video(
         self, video: str | Path | SharedFile, spec: FrameSpec, window: Window | None = None
     ) -> FrameBatch:
-        """Decode a video, or a window of it, to one clip; an image is a video of one frame."""
+        """Decode a video, or a window of it, to a clip; an image is a video of one frame."""
         with _open_file(video) as file:
             request = QueryRequest(file.path, spec, is_image=False, window=window)
             try:
-                return _batch(self._clips(request, file))
+                return FrameBatch.of(self._clips(request, file))
             except UsageError as error:
                 raise VideoDecodeError(file.path, str(error)) from None
 
     def read_frame(self, video: str | Path | SharedFile, seconds: float, side: int) -> Pixels:
-        """Decode the frame at a time, upright, with this shorter side."""
+        """Return the frame at a time, upright, with the shorter side ``side``."""
         with _open_file(video) as file:
             request = FramesRequest(file.path, (seconds,), side, is_short_side=True)
             try:
@@ -210,14 +209,9 @@ class QueryDecoder:
 
 @contextlib.contextmanager
 def _open_file(file: str | Path | SharedFile) -> Iterator[SharedFile]:
-    """Yield an open file; one that was opened here is closed."""
+    """Yield an open file; close it unless it was open already."""
     if isinstance(file, SharedFile):
         yield file
         return
     with contextlib.closing(share_file(file)) as own_file:
         yield own_file
-
-
-def _batch(video: DecodedVideo) -> FrameBatch:
-    times = video.times[None].astype(np.float32, copy=False)
-    return FrameBatch(video.pixels[None], video.is_real[None], times)

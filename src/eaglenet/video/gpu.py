@@ -1,11 +1,10 @@
-"""Decoding on an NVIDIA GPU, by FFmpeg's CUDA decoders.
+"""Decoding on an NVIDIA GPU, with FFmpeg's CUDA decoders.
 
     prepare()                    # once per process
-    with open_video(path): ...   # frames stay in the memory of the GPU
+    with open_video(path): ...   # frames stay in GPU memory
 
 Only sampled frames are copied to the CPU, where :mod:`eaglenet.video.pixels` converts them like
-those of a software decoder. A stream that the GPU cannot decode is decoded in
-software.
+those of a software decoder. Streams that the GPU cannot decode are decoded in software.
 """
 
 from __future__ import annotations
@@ -28,19 +27,18 @@ SIDE, FRAMES = 256, 4
 
 _accelerator: Any = None
 _sample: Any = None
-"""A container that stays open, which keeps the CUDA context alive."""
+"""An open container, which keeps the CUDA context alive."""
 
 
 def is_built_in() -> bool:
-    """Return whether PyAV's FFmpeg has CUDA decoders; there may still be no GPU."""
+    """Return whether PyAV's FFmpeg has CUDA decoders, with or without a GPU."""
     return "cuda" in pyav().codec.hwaccel.hwdevices_available()
 
 
 def prepare() -> None:
-    """Let this process decode on the GPU; raise ``UsageError`` if that is not possible.
+    """Let this process decode on the GPU; raise ``UsageError`` if it cannot.
 
-    Decodes a video of its own, so that libraries and devices are open before the process is
-    confined.
+    Decodes a sample, so that libraries and devices are open before the process is confined.
     """
     global _accelerator, _sample
     if not is_built_in():
@@ -58,18 +56,18 @@ def prepare() -> None:
 
 
 def accelerator() -> Any:
-    """Return PyAV's settings for opening a file; None if this process decodes on the CPU."""
+    """Return PyAV's settings for decoding on the GPU; None if this process decodes on the CPU."""
     return _accelerator
 
 
 def is_used() -> bool:
-    """Return whether files that are opened now are decoded on the GPU."""
+    """Return whether newly opened files are decoded on the GPU."""
     return _accelerator is not None
 
 
 @contextmanager
 def software() -> Iterator[None]:
-    """Decode files that are opened inside on the CPU."""
+    """Decode files that are opened inside the block on the CPU."""
     global _accelerator
     previous, _accelerator = _accelerator, None
     try:

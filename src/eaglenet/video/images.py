@@ -1,4 +1,4 @@
-"""Images (Pillow): image files as videos of one frame, image queries, and JPEG thumbnails."""
+"""Images (Pillow): decoding as videos of one frame, image queries, EXIF, and JPEG encoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import has_image_brand, is_raw
 from eaglenet.video.input_file import EMPTY_FILE, file_status, open_input_file
-from eaglenet.video.pixels import Pixels, padded, padded_size, scaled_size
+from eaglenet.video.pixels import Pixels, pad_to_square, padded_size, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 JPEG_QUALITY = 85
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
-"""Formats that may be opened. Others start another program (EPS) or use unmaintained decoders."""
+"""Formats that may be opened. Others start another program (EPS) or have unmaintained decoders."""
 HEIF = "HEIF"
-"""HEIC photographs of phones, if ``pillow-heif`` is installed."""
+"""HEIC, the format of phones, if ``pillow-heif`` is installed."""
 NEEDS_HEIF = "HEIC needs pillow-heif: pip install 'eaglenet[heic]'"
 BROKEN_HEIF = "damaged or incomplete; copy it again"
 NEEDS_RAW = "RAW photographs need rawpy: pip install 'eaglenet[raw]'"
 RAW_TURNS = {3: 180, 5: 90, 6: 270}
-"""Counter-clockwise degrees to rotate a preview by, for LibRaw's values of ``flip``."""
+"""Counter-clockwise degrees by which to rotate a preview, by LibRaw's value of ``flip``."""
 ORIENTATION = 0x0112
 MAX_PIXELS = 100_000_000
 EXIF_IFD, GPS_IFD = 0x8769, 0x8825
-"""EXIF directories with the settings of the camera and the GPS position."""
+"""EXIF directories with camera settings and with the GPS position."""
 
 
 @cache
 def image_formats() -> tuple[str, ...]:
-    """Formats that can be opened here."""
+    """Return the formats that can be opened here."""
     from PIL import features
 
     formats = [name for name in FORMATS if name != "AVIF" or features.check("avif")]
     if "AVIF" in formats:
         from PIL import AvifImagePlugin
 
-        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # A confined process may start none.
+        AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # A confined process may start no thread.
     try:
         import pillow_heif
     except ImportError:
@@ -70,21 +70,21 @@ def _rawpy() -> Any:
 
 
 def decoding_needs_threads() -> bool:
-    """Return whether a decoder starts threads: the HEIC decoder always has one."""
+    """Return whether a decoder starts threads, as the HEIC decoder does."""
     return HEIF in image_formats()
 
 
 def load_image_formats() -> None:
-    """Import the decoders, which Pillow otherwise does when it meets a format."""
+    """Import the decoders, which Pillow otherwise imports with the first image of a format."""
     from PIL import Image, ImageOps, MpoImagePlugin  # noqa: F401
 
     _rawpy()
     image = Image.new("RGB", (8, 8))
-    image.getexif()[ORIENTATION] = 6  # Pillow reads it like a TIFF file.
+    image.getexif()[ORIENTATION] = 6  # Pillow reads EXIF like a TIFF file.
     for format in image_formats():
         buffer = io.BytesIO()
         options = {} if format in ("GIF", "BMP") else {"exif": image.getexif()}
-        # A build of Pillow or libheif may lack a format; its files are reported one by one.
+        # A build of Pillow or libheif may lack a format; each of its files is reported.
         with contextlib.suppress(OSError, KeyError, RuntimeError, ValueError):
             image.save(buffer, format, **options)
             with Image.open(buffer, formats=image_formats()) as sample:
@@ -92,7 +92,7 @@ def load_image_formats() -> None:
 
 
 def encode_jpeg(image: Image, *, quality: int = JPEG_QUALITY, subsampling: int = -1) -> bytes:
-    """Encode an image as JPEG; ``subsampling`` 0 keeps full colour, -1 is Pillow's default."""
+    """Encode an image as JPEG; ``subsampling`` 0 keeps full chroma, -1 is Pillow's default."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
     return buffer.getvalue()
@@ -111,7 +111,7 @@ def pixels_to_jpeg(pixels: Pixels, *, quality: int = JPEG_QUALITY, subsampling: 
 
 
 def tile_images(images: Sequence[Image], columns: int) -> Image:
-    """Arrange images in rows of ``columns``, each in a tile of the largest size."""
+    """Arrange images in rows of ``columns``, in tiles of the largest size."""
     from PIL import Image
 
     width, height = (max(image.size[axis] for image in images) for axis in (0, 1))
@@ -136,20 +136,20 @@ def decode_image(path: str | Path, size: int, resize: str = "crop") -> Pixels:
 
 
 def needs_installed_extra(reason: str) -> bool:
-    """Return whether an image failed for want of a package that is installed by now."""
+    """Return whether an image failed because of a missing package that is now installed."""
     return (NEEDS_HEIF in reason and HEIF in image_formats()) or (
         NEEDS_RAW in reason and _rawpy() is not None
     )
 
 
 class UnreadableImageError(ValueError):
-    """An image file cannot be read; the text says why."""
+    """An image file cannot be read; the message says why."""
 
 
 def read_image(path: Path) -> Image:
-    """Read an image file, upright and in RGB; of an animation or document, the first page.
+    """Read an image file, upright and in RGB; of several pages or frames, the first.
 
-    Raises only FileNotFoundError or UnreadableImageError.
+    Raises only ``FileNotFoundError`` or ``UnreadableImageError``.
     """
     from PIL import Image
 
@@ -166,7 +166,7 @@ def read_image(path: Path) -> Image:
                 return _upright(image)
     except (FileNotFoundError, UnreadableImageError):
         raise
-    # Pillow's decoders raise any kind of exception for damaged files.
+    # Pillow raises exceptions of any type for damaged files.
     except Exception as error:
         if file_status(path).st_size == 0:
             raise UnreadableImageError(EMPTY_FILE) from error
@@ -177,7 +177,7 @@ def read_image(path: Path) -> Image:
 
 
 def _read_preview(path: Path) -> Image:
-    """Return the preview of a RAW photograph, upright and in RGB."""
+    """Return the preview of a RAW image, upright and in RGB."""
     preview, degrees = _open_preview(path)
     has_orientation = ORIENTATION in preview.getexif()
     upright = _upright(preview)
@@ -185,7 +185,7 @@ def _read_preview(path: Path) -> Image:
 
 
 def _open_preview(path: Path) -> tuple[Image, int]:
-    """Return the stored preview of a RAW photograph, and the degrees to rotate it by."""
+    """Return the stored preview of a RAW image, and the degrees by which to rotate it."""
     from PIL import Image
 
     rawpy = _rawpy()
@@ -206,7 +206,7 @@ def _open_preview(path: Path) -> tuple[Image, int]:
 
 
 def read_exif(path: Path) -> Exif:
-    """Read the EXIF of an image file; its pixels are not decoded."""
+    """Read the EXIF of an image file without decoding its pixels."""
     from PIL import Image
 
     if is_raw(path):
@@ -217,12 +217,12 @@ def read_exif(path: Path) -> Exif:
     ):
         exif = image.getexif()
         for part in (EXIF_IFD, GPS_IFD):
-            exif.get_ifd(part)  # Later the file is closed.
+            exif.get_ifd(part)  # Pillow reads it on demand, and the file is about to be closed.
         return exif
 
 
 def _read_raw_exif(path: Path) -> Exif:
-    """Read the EXIF of a RAW photograph: most are TIFF files; others have it in their preview."""
+    """Read the EXIF of a RAW image: most are TIFF files, others have it in their preview."""
     from PIL import Image
 
     exif = Image.Exif()
@@ -237,7 +237,7 @@ def _read_raw_exif(path: Path) -> Exif:
 
 
 def _cause(error: Exception) -> str:
-    """Return the cause of an error without the path."""
+    """Return the cause of an error without the path of the file."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -260,14 +260,14 @@ def _upright(image: Image) -> Image:
         raise UnreadableImageError(f"{image.width} x {image.height} pixels; at most {MAX_PIXELS}")
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I"):
-        # 16-bit values of scanners and cameras would all become white.
+        # Without the shift, 16-bit values of scanners and cameras become white.
         values = np.asarray(upright)
         upright = Image.fromarray((values >> 8 if values.max() > 255 else values).astype(np.uint8))
     return upright.convert("RGB")
 
 
 def scale_short_side(image: Image, short_side: int) -> Pixels:
-    """Scale an image so that its shorter side is ``short_side``: [3, height, width]."""
+    """Scale an image to the shorter side ``short_side``; return [3, height, width]."""
     from PIL import Image
 
     size = scaled_size(image.width, image.height, Fraction(1), short_side)
@@ -285,23 +285,23 @@ def square_array(image: Image, size: int, resize: str = "crop") -> Pixels:
     if resize == "pad":
         shape = padded_size(image.width, image.height, Fraction(1), size)
         image = image.resize(shape, Image.Resampling.BICUBIC)
-        return padded(np.asarray(image).transpose(2, 0, 1), size)
+        return pad_to_square(np.asarray(image).transpose(2, 0, 1), size)
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
     else:
         width, height = scaled_size(image.width, image.height, Fraction(1), size)
         image = image.resize((width, height), Image.Resampling.BICUBIC)
-        left, top = round((width - size) / 2), round((height - size) / 2)
-        image = image.crop((left, top, left + size, top + size))
+        x, y = round((width - size) / 2), round((height - size) / 2)
+        image = image.crop((x, y, x + size, y + size))
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
 IMAGE_WINDOW: Window = (0.0, 0.0)
-"""The only window of an image: it has no length."""
+"""The window of an image, which has no length."""
 
 
 def open_image(path: str | Path) -> Image:
-    """Read an image file, upright; raise ``VideoDecodeError`` like other videos."""
+    """Read an image file, upright; raise ``VideoDecodeError`` if it cannot be read."""
     try:
         return read_image(Path(path))
     except FileNotFoundError as error:
@@ -326,7 +326,7 @@ def decode_image_windows(
 def repeat_frame(
     frame: Pixels, num_frames: int, window: Window | None = None, thumbnail: Pixels | None = None
 ) -> DecodedVideo:
-    """Make a video of one frame, repeated."""
+    """Return a video that repeats one frame."""
     return DecodedVideo(
         pixels=np.repeat(frame[None], num_frames, axis=0),
         is_real=np.ones(num_frames, np.bool_),
@@ -338,6 +338,6 @@ def repeat_frame(
 
 
 def image_pixels(path: str | Path, short_side: int) -> Pixels:
-    """Read an image file, scaled down to a shorter side of at most ``short_side``."""
+    """Return the pixels of an image file, scaled down to a shorter side of ``short_side``."""
     image = open_image(path)
     return scale_short_side(image, min(short_side, *image.size))

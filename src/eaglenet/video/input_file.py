@@ -1,7 +1,7 @@
-"""Input files: opened by path, or shared with a confined worker as an open descriptor.
+"""Input files, opened by path or shared with a confined worker as an open descriptor.
 
-A confined worker cannot open files. The process that hands out work opens the file of a request and
-sends the descriptor along; :func:`use_shared_file` makes the worker's readers use it for that path.
+A confined worker cannot open files. Its parent opens the file of a request and sends the
+descriptor; :func:`use_shared_file` makes the readers of the worker use it for the path of the file.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ EMPTY_FILE = "the file is empty (0 bytes)"
 
 @dataclass
 class SharedFile:
-    """An open file, known to a worker by its path or address.
+    """An open file for a worker, with the path or URL that names it.
 
-    error: raised by readers in the worker if the file could not be opened.
-    version: version of an object on remote storage; None for a local file, whose status says it.
+    error: error of opening the file, which readers in the worker raise.
+    version: version of an object in object storage; None for a local file, which has a status.
     """
 
     path: str
@@ -69,21 +69,21 @@ def share_file(path: str | Path) -> SharedFile:
 
 CHANGED = "the file has changed since it was indexed; index its folder again: eaglenet index FOLDER"
 MAX_TIME_DIFFERENCE = 1e-5
-"""Seconds by which equal modification times may differ, due to rounding to 64-bit floats."""
+"""Seconds by which equal modification times may differ after rounding to 64-bit floats."""
 MAX_DIGESTS = 1024
 _digests: dict[tuple[int, ...], str] = {}
-"""Hashes of the last files that were compared, by device, inode, size and times."""
+"""Hashes of the files compared last, by device, inode, size and times."""
 
 
 def share_indexed_file(
-    path: str, size: int, modified: float, content: str, roots: Sequence[str]
+    path: str, size: int, mtime: float, content: str, roots: Sequence[str]
 ) -> SharedFile:
     """Open a file for a worker if it still has the indexed content.
 
-    Whoever may write to an indexed folder can put another file, or a link to a private one, in the
-    place of an indexed one. A file of the indexed size and modification time (in seconds) that is
-    reached from ``roots`` without a link is taken as it is. Any other must have the hash
-    ``content``; so must one behind a link. Otherwise the error of the result says so.
+    Users who may write to an indexed folder can replace an indexed file by another one, or by a
+    link to a private one. A file with the indexed size and modification time (``mtime``, in
+    seconds) that is reached from ``roots`` without a link is accepted. Any other file must have the
+    hash ``content``. If the file is refused, the result has an error.
     """
     try:
         descriptor, is_direct = _open_below(path, roots)
@@ -91,7 +91,7 @@ def share_indexed_file(
         return SharedFile(path, error=OSError(error.errno, error.strerror, path))
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_size == size:
-        is_untouched = abs(status.st_mtime_ns / 1e9 - modified) < MAX_TIME_DIFFERENCE
+        is_untouched = abs(status.st_mtime_ns / 1e9 - mtime) < MAX_TIME_DIFFERENCE
         if (is_direct and is_untouched) or _digest(descriptor, status) == content:
             return SharedFile(path, descriptor)
     os.close(descriptor)
@@ -99,9 +99,9 @@ def share_indexed_file(
 
 
 def _open_below(path: str, roots: Sequence[str]) -> tuple[int, bool]:
-    """Return a descriptor, and whether it was reached from one of ``roots`` without a link."""
+    """Return a descriptor, and whether the path below one of ``roots`` has no link."""
     for root in roots:
-        # A root that is a file may have become a link, too.
+        # A root that is a file may also have become a link.
         folder = os.path.dirname(path) if path == root else root
         if is_below(path, folder):
             try:
@@ -127,7 +127,7 @@ _current_file: SharedFile | None = None
 
 
 def use_shared_file(file: SharedFile | None) -> None:
-    """Let readers of this process use ``file`` for its path; the previous one is closed."""
+    """Let readers of this process use ``file`` for its path; close the previous file."""
     global _current_file
     if _current_file is not None:
         _current_file.close()
@@ -155,7 +155,7 @@ def file_size(path: str | Path) -> int:
 
 
 def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
-    """Return values that differ for every other file and for earlier content of this one."""
+    """Return values that identify a file and its current content."""
     status = file_status(path)
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
@@ -172,15 +172,15 @@ def open_input_file(path: str | Path) -> InputFile:
 class InputFile(io.RawIOBase):
     """A file with its own position, even if others read from the same descriptor.
 
-    It does not give its descriptor away: libraries would ask for the status of the file, which a
-    confined process may only do through :func:`~eaglenet.core.confinement.descriptor_status`.
+    Has no ``fileno``: libraries would ask for the status of the file, which a confined process may
+    only read by :func:`~eaglenet.core.confinement.descriptor_status`.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
         self._position = 0
         self.name = name
-        """Its extension helps to recognise the container."""
+        """Path, whose extension helps to recognise the container."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or size < 0:

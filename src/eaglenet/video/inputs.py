@@ -1,4 +1,4 @@
-"""Frames of files, of arrays and of images, as one batch of arrays. Does not import torch."""
+"""Batches of frames from files, arrays and images. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.video.images import decode_image, square_array
+from eaglenet.video.images import decode_image, repeat_frame, square_array
 from eaglenet.video.pixels import BLANK, Pixels
 from eaglenet.video.sampling import counted_positions, fill_frames
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from eaglenet.video.windows import DecodedVideo
 
 EXPECTED = (
     "a video is a file, or uint8 frames as an array [frames, height, width, 3] or a tensor "
@@ -28,14 +30,19 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class FrameBatch:
-    """Decoded frames ``[videos, frames, 3, height, width]``, a mask of the real ones, their times.
+    """Frames ``[videos, frames, 3, height, width]``, a mask of the real ones, and their times.
 
-    :class:`eaglenet.core.types.Clips` is the same in tensors.
+    :class:`eaglenet.core.types.Clips` has the same fields as tensors.
     """
 
     frames: NDArray[np.uint8]
     mask: NDArray[np.bool_]
     seconds: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, video: DecodedVideo) -> FrameBatch:
+        """Return a batch of one video."""
+        return cls(video.pixels[None], video.is_real[None], video.times[None])
 
     @classmethod
     def concatenate(cls, batches: Sequence[FrameBatch]) -> FrameBatch:
@@ -52,7 +59,9 @@ def clips_of(videos: Any, spec: FrameSpec) -> FrameBatch:
     An array or tensor with five axes is several videos, as is a list of files, arrays or tensors.
     """
     if isinstance(videos, str | Path):
-        return clips_of_video(videos, spec)
+        from eaglenet.video.decoding import decode
+
+        return FrameBatch.of(decode(videos, spec))
     if isinstance(videos, np.ndarray) or _is_tensor(videos):
         if videos.ndim == 5:
             return FrameBatch.concatenate([clips_of_frames(video, spec) for video in videos])
@@ -62,34 +71,20 @@ def clips_of(videos: Any, spec: FrameSpec) -> FrameBatch:
     raise UsageError(f"{type(videos).__name__} {videos!r:.60} is not a video; {EXPECTED}")
 
 
-def clips_of_video(
-    path: str | Path, spec: FrameSpec, window: tuple[float, float] | None = None
-) -> FrameBatch:
-    """Decode a file, or a window of it, to one clip."""
-    from eaglenet.video.decoding import decode
-
-    video = decode(path, spec, window=window)
-    return FrameBatch(
-        video.pixels[None], video.is_real[None], video.times[None].astype(np.float32, copy=False)
-    )
-
-
 def clips_of_image(image: str | Path | Image, spec: FrameSpec) -> FrameBatch:
     """Convert an image to a clip that repeats it in every frame."""
     if isinstance(image, str | Path):
         frame = decode_image(Path(image), spec.size, spec.resize)
     else:
         frame = square_array(image, spec.size, spec.resize)
-    frames = np.repeat(frame[None, None], spec.num_frames, axis=1)
-    shape = (1, spec.num_frames)
-    return FrameBatch(frames, np.ones(shape, np.bool_), np.zeros(shape, np.float32))
+    return FrameBatch.of(repeat_frame(frame, spec.num_frames))
 
 
 def clips_of_frames(frames: Any, spec: FrameSpec) -> FrameBatch:
-    """Sample frames in memory to one clip.
+    """Sample a clip from frames in memory.
 
-    ``frames`` is an array or a tensor, channels last or second. Their times are unknown: sampling
-    that counts seconds takes the middles of equal segments, and ``seconds`` counts frames.
+    ``frames`` is an array or a tensor, with channels last or second. The times are unknown, so
+    sampling per second takes the middles of equal segments, and ``seconds`` are frame numbers.
     """
     from PIL import Image
 
@@ -111,7 +106,7 @@ def clips_of_frames(frames: Any, spec: FrameSpec) -> FrameBatch:
 
 
 def _is_tensor(value: Any) -> bool:
-    # Without torch imported nothing is a tensor; importing it takes seconds.
+    # Importing torch takes seconds; before it is imported, nothing is a tensor.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -1,7 +1,7 @@
-"""Limits on what an untrusted file may cost: memory, time, packets and pixels.
+"""Limits on the cost of an untrusted file: memory, time, packets and pixels.
 
-The kernel limits memory in the worker process; the process that hands out work limits its time.
-Ordinary videos stay far below all limits.
+The kernel limits the memory of the worker process, and its parent the time. Ordinary videos stay
+far below all limits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from eaglenet.core.settings import option
 
 MAX_PIXELS = 2**27
-"""Pixels per frame: 16384 x 8192. A header may claim any size, and decoders believe it."""
+"""Pixels per frame, for example 16384 x 8192. Decoders believe any size that a header claims."""
 MAX_PACKETS = 10_000_000
 """Packets per file: more than a day at 100 frames per second."""
 SECONDS_PER_MIB = 60.0
-"""Extra time per MiB of file. Decoding a slideshow of 100 kbit/s takes less than 20 s per MiB."""
+"""Maximum extra time per MiB of a file; a slideshow of 100 kbit/s takes less than 20 s per MiB."""
 MAX_SECONDS = 24 * 3600.0
 
 
@@ -25,10 +25,10 @@ MAX_SECONDS = 24 * 3600.0
 class Limits:
     """Budget of one file.
 
-    memory: bytes per worker, in addition to what it uses when idle.
+    memory: bytes per worker, in addition to its use when idle.
     seconds: time for any file.
-    seconds_per_second: extra time per second of video. The length that a file claims counts
-        only up to ``SECONDS_PER_MIB`` of its size, and in total up to ``MAX_SECONDS``.
+    seconds_per_second: extra time per second of video that the file claims to have; limited by
+        ``SECONDS_PER_MIB`` and ``MAX_SECONDS``.
     """
 
     memory: int = option(
@@ -52,8 +52,8 @@ class Limits:
     seconds_per_second: float = 2.0
 
     def time_for(self, duration: float, path: str) -> float:
-        """Return the seconds for a file that claims to be ``duration`` seconds long."""
+        """Return the time limit in seconds for a file that claims to last ``duration`` seconds."""
         extra = self.seconds_per_second * max(duration, 0.0)
-        with contextlib.suppress(OSError):  # Remote files have no size here.
+        with contextlib.suppress(OSError):  # Remote files have no local size.
             extra = min(extra, SECONDS_PER_MIB * os.path.getsize(path) / 2**20)
         return min(self.seconds + extra, max(self.seconds, MAX_SECONDS))

@@ -1,17 +1,17 @@
 """Binary messages for the replies of workers, which may be hostile.
 
     layout = layout_of(DecodedClips)
-    message = pack(layout, value)       # in the worker
-    value = unpack(layout, received)    # in the parent
+    parts = pack(layout, value)         # in the worker
+    value = unpack(layout, buffers)     # in the parent, after a Receiver has read the parts
 
 A worker that a file has taken over may send any bytes. The parent knows the type that it expects,
-and the type fixes the layout: nothing in a message names a class or a function. Lengths are checked
-against the bytes that are there before anything is allocated, and what does not fit is a
+and the type determines the layout: nothing in a message names a class or a function. Lengths are
+checked against the available bytes before memory is allocated; a message that does not fit raises
 ``MessageError``. Types are ``bool``, ``int``, ``float``, ``str``, ``bytes``, ``None``, arrays,
 tuples, lists, unions, dataclasses and named tuples of these.
 
-Numbers are little-endian. A message is a header, the sizes of its large arrays, the body, and the
-arrays.
+Numbers are little-endian. A message consists of a header, the sizes of its large arrays, the body,
+and the arrays.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MAX_INLINE_BYTES = 4096
 """Maximum bytes of an array that is part of the body."""
 MAX_DIMENSIONS = 5
 MAX_BYTES = 2**30
-"""Maximum bytes of a message: 16 clips of 32 frames with 560 pixels take half of it."""
+"""Maximum bytes of a message; 16 clips of 32 frames of 560 x 560 pixels take half of it."""
 MAX_BODY_BYTES = 96 * 2**20
-"""Maximum bytes of the body, whose values take several times as much memory as Python objects.
-The subtitles inside a file may take 64 MiB."""
+"""Maximum bytes of the body, whose values take several times as much memory as Python objects. The
+subtitles inside a file may take 64 MiB."""
 
 
 class MessageError(ValueError):
-    """A message does not have the layout that was agreed on."""
+    """A message does not have the expected layout."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Layout:
 
 _BYTE, _COUNT, _SIZE, _REAL = (struct.Struct(f"<{code}") for code in "BIQd")
 _INTEGER_BYTES = 16
-"""Unsigned: inode numbers take all 64 bits."""
+"""More than 8, since inode numbers are unsigned 64-bit values."""
 
 
 def _write_bool(writer: Writer, value: bool) -> None:
@@ -120,7 +120,7 @@ def _read_bytes(reader: Reader) -> bytes:
 
 
 def _write_str(writer: Writer, value: str) -> None:
-    # File names that are not UTF-8 have surrogates.
+    # File names that are not UTF-8 contain surrogates.
     _write_bytes(writer, value.encode("utf-8", "surrogatepass"))
 
 
@@ -143,7 +143,7 @@ _PLAIN: dict[Any, Layout] = {
 
 @functools.cache
 def layout_of(kind: Any) -> Layout:
-    """Return the layout for a type; ``TypeError`` if it has none."""
+    """Return the layout of a type; raise ``TypeError`` if it has none."""
     kind = _resolve_alias(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is None or kind in _PLAIN:
@@ -171,7 +171,7 @@ def layout_of(kind: Any) -> Layout:
 
 
 def _resolve_alias(kind: Any) -> Any:
-    """Resolve an alias made by the ``type`` statement; ``NDArray`` is one in newer numpy."""
+    """Resolve an alias made by a ``type`` statement, such as ``NDArray`` in newer numpy."""
     origin = get_origin(kind)
     if hasattr(origin, "__value__"):
         return origin.__value__[get_args(kind)]
@@ -179,7 +179,7 @@ def _resolve_alias(kind: Any) -> Any:
 
 
 def result_type(work: Callable[..., Any]) -> Any:
-    """Return the type that a function declares to return."""
+    """Return the annotated return type of a function."""
     while isinstance(work, functools.partial):
         work = work.func
     return get_type_hints(work).get("return", type(None))
@@ -188,10 +188,10 @@ def result_type(work: Callable[..., Any]) -> Any:
 def _fields_layout(
     layouts: Sequence[Layout],
     build: Callable[[list[Any]], Any],
-    split: Callable[[Any], Sequence[Any]],
+    get_fields: Callable[[Any], Sequence[Any]],
 ) -> Layout:
     def write(writer: Writer, value: Any) -> None:
-        for layout, each in zip(layouts, split(value), strict=True):
+        for layout, each in zip(layouts, get_fields(value), strict=True):
             layout.write(writer, each)
 
     return Layout(write, lambda reader: build([layout.read(reader) for layout in layouts]))
@@ -205,7 +205,7 @@ def _sequence_layout(kind: Callable[[list[Any]], Any], element: Layout) -> Layou
 
     def read(reader: Reader) -> Any:
         count = reader.number(_COUNT)
-        # Every element but None takes a byte.
+        # Every element except None takes at least one byte.
         if count > len(reader.body):
             raise MessageError("a list is longer than the message")
         return kind([element.read(reader) for _ in range(count)])
@@ -268,7 +268,7 @@ def _array_layout(dtype: np.dtype[Any]) -> Layout:
 
 
 def pack(layout: Layout, value: Any) -> list[bytes | memoryview]:
-    """Return the parts of a message; ``TypeError`` if the value does not fit the layout."""
+    """Return the parts of a message; raise ``TypeError`` if the value does not fit the layout."""
     writer = Writer()
     try:
         layout.write(writer, value)
@@ -280,13 +280,13 @@ def pack(layout: Layout, value: Any) -> list[bytes | memoryview]:
 
 
 def unpack(layout: Layout, buffers: Sequence[Any]) -> Any:
-    """Return the value of a message: its body, and its large arrays as uint8."""
+    """Return the value of a message; ``buffers`` are its body and its large arrays, as uint8."""
     reader = Reader(memoryview(buffers[0]), buffers[1:])
     try:
         value = layout.read(reader)
     except MessageError:
         raise
-    # Constructors may check their values.
+    # Constructors may refuse their values by any error.
     except Exception as error:
         raise MessageError(f"invalid values ({type(error).__name__}: {error})") from error
     if reader.position != len(reader.body) or reader.next_array != len(reader.arrays):
@@ -295,15 +295,14 @@ def unpack(layout: Layout, buffers: Sequence[Any]) -> Any:
 
 
 class Receiver:
-    """Receives one message in parts, without ever blocking.
+    """Receives one message in parts, without blocking.
 
-    ``read`` fills a buffer with the available bytes and returns their number; 0 is the end.
+    read: fills a buffer with the available bytes and returns their number; 0 at the end.
     """
 
     def __init__(self, read: Callable[[memoryview], int], max_bytes: int = MAX_BYTES) -> None:
         self.read = read
         self.max_bytes = max_bytes
-        self.has_begun = False
         self._header = bytearray(HEADER.size)
         self._sizes: bytearray | None = None
         self._buffers: list[Any] = []
@@ -318,7 +317,6 @@ class Receiver:
         count = self.read(self._rest)
         if not count:
             raise EOFError
-        self.has_begun = True
         self._rest = self._rest[count:]
         while not len(self._rest):
             if not self._unread_views and not self._grow():
@@ -341,7 +339,7 @@ class Receiver:
         sizes = struct.unpack(f"<{count}Q", self._sizes)
         if length + sum(sizes) > self.max_bytes or any(not size for size in sizes):
             raise MessageError(f"more than {self.max_bytes} bytes")
-        # numpy.empty does not touch memory, so bytes that are claimed but never sent cost nothing.
+        # numpy.empty does not touch memory, so bytes that are never sent cost nothing.
         self._buffers = [np.empty(size, np.uint8) for size in (length, *sizes)]
         self._unread_views = [memoryview(buffer.data) for buffer in self._buffers if len(buffer)]
         return bool(self._unread_views)

@@ -1,4 +1,4 @@
-"""Convert decoded frames to RGB pixels: orientation, scaling, crop."""
+"""Convert decoded frames to upright RGB pixels, scaled and cropped."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from eaglenet.core.frame_spec import Resize
 Pixels = NDArray[np.uint8]
 
 SCALING = 4 | 0x2000
-"""swscale's BICUBIC | FULL_CHR_H_INT. Without the second flag chroma is halved in width and every
+"""swscale's BICUBIC | FULL_CHR_H_INT. Without the second flag, chroma has half its width and every
 channel is about one grey value too dark."""
 
 ACCURATE = 0x40000
-"""swscale's ACCURATE_RND, which disables its special converters for frames that keep their size.
-On x86 the one from YUV to planar RGB (libswscale 9.5) does not write the last columns where the
-width modulo 16 is 2 to 8, so they show old memory."""
+"""swscale's ACCURATE_RND, which disables its special converters for frames that keep their size. On
+x86, the one from YUV to planar RGB (libswscale 9.5) does not write the last columns if the width
+modulo 16 is 2 to 8, so they contain old memory."""
 
 BLANK = (123, 117, 104)
 """CLIP's mean colour: a blank frame is 0 after normalisation, as in the released code."""
@@ -36,7 +36,7 @@ class Orientation:
 
     @classmethod
     def of(cls, frame: Any) -> Orientation:
-        """Read the display matrix ``[[a, b], [c, d]]``: (x, y) is shown at (ax + cy, bx + dy).
+        """Read the display matrix ``[[a, b], [c, d]]``, which shows (x, y) at (ax + cy, bx + dy).
 
         Angles are rounded to quarter turns.
         """
@@ -71,7 +71,7 @@ class Orientation:
 
 
 def pixel_aspect(frame: Any) -> Fraction:
-    """Return the aspect ratio of stored pixels; 1 where unknown or absurd."""
+    """Return the aspect ratio of stored pixels; 1 if it is unknown or implausible."""
     ratio = getattr(frame, "sample_aspect_ratio", None)
     if not ratio or not Fraction(1, 4) <= Fraction(ratio) <= 4:
         return Fraction(1)
@@ -79,16 +79,16 @@ def pixel_aspect(frame: Any) -> Fraction:
 
 
 MAX_ASPECT = 64
-"""Longer side / shorter side; narrower frames are squeezed, which bounds their pixels."""
+"""Maximum ratio of the sides of a scaled frame; narrower frames are compressed, to limit memory."""
 
 
 def scaled_size(width: int, height: int, aspect: Fraction, short_side: int) -> tuple[int, int]:
     """Return the width and height with ``short_side`` as the shorter side on display."""
-    shown_width = width * aspect
+    display_width = width * aspect
     limit = MAX_ASPECT * short_side
-    if shown_width <= height:
-        return short_side, min(limit, max(short_side, int(short_side * height / shown_width)))
-    return min(limit, max(short_side, int(short_side * shown_width / height))), short_side
+    if display_width <= height:
+        return short_side, min(limit, max(short_side, int(short_side * height / display_width)))
+    return min(limit, max(short_side, int(short_side * display_width / height))), short_side
 
 
 def padded_size(width: int, height: int, aspect: Fraction, long_side: int) -> tuple[int, int]:
@@ -96,45 +96,44 @@ def padded_size(width: int, height: int, aspect: Fraction, long_side: int) -> tu
 
     The shorter side is rounded down in floating point, as in ClipBERT.
     """
-    shown_width = float(width * aspect)
-    if height >= shown_width:
-        return max(1, int(long_side * (shown_width / height))), long_side
-    return long_side, max(1, int(long_side * (height / shown_width)))
+    display_width = float(width * aspect)
+    if height >= display_width:
+        return max(1, int(long_side * (display_width / height))), long_side
+    return long_side, max(1, int(long_side * (height / display_width)))
 
 
 def to_square(
     frame: Any, size: int, resize: Resize, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Return upright RGB pixels [3, size, size] of a frame: bicubic, antialiased."""
+    """Return upright RGB pixels [3, size, size] of a frame; scaling is bicubic, antialiased."""
     if resize == "pad":
         width, height = padded_size(frame.width, frame.height, aspect, size)
-        return padded(_scale(frame, width, height, reformatter), size)
+        return pad_to_square(_scale(frame, width, height, reformatter), size)
     if resize == "stretch":
         width, height = size, size
     else:
         width, height = scaled_size(frame.width, frame.height, aspect, size)
     pixels = _scale(frame, width, height, reformatter)
-    top = round((pixels.shape[1] - size) / 2)
-    left = round((pixels.shape[2] - size) / 2)
-    return pixels[:, top : top + size, left : left + size]
+    y = round((pixels.shape[1] - size) / 2)
+    x = round((pixels.shape[2] - size) / 2)
+    return pixels[:, y : y + size, x : x + size]
 
 
-def padded(pixels: Pixels, size: int) -> Pixels:
-    """Add black on the right and below: [3, size, size]."""
-    room = ((0, 0), (0, size - pixels.shape[1]), (0, size - pixels.shape[2]))
-    return np.pad(pixels, room)
+def pad_to_square(pixels: Pixels, size: int) -> Pixels:
+    """Add black on the right and below, up to [3, size, size]."""
+    return np.pad(pixels, ((0, 0), (0, size - pixels.shape[1]), (0, size - pixels.shape[2])))
 
 
 def to_short_side(
     frame: Any, short_side: int, reformatter: Any, aspect: Fraction = Fraction(1)
 ) -> Pixels:
-    """Return upright RGB pixels [3, height, width] of a whole frame, scaled to ``short_side``."""
+    """Return upright RGB pixels [3, height, width] of an uncropped frame."""
     width, height = scaled_size(frame.width, frame.height, aspect, short_side)
     return _scale(frame, width, height, reformatter)
 
 
 def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
-    """Return the upright pixels of a stored frame scaled to ``width`` x ``height``."""
+    """Scale a stored frame to ``width`` x ``height`` and return its upright pixels."""
     is_scaled = (width, height) != (frame.width, frame.height)
     scaled_frame = reformatter.reformat(
         # Planar output is twice as fast as packed RGB and gives the same pixels.
@@ -149,6 +148,6 @@ def _scale(frame: Any, width: int, height: int, reformatter: Any) -> Pixels:
         np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[:height, :width]
         for plane in scaled_frame.planes
     )
-    # Reading the side data of a frame makes it refer to itself, so that its megabytes wait for
-    # Python's cyclic garbage collector. So the side data is read from the scaled copy.
+    # Reading the side data of a frame makes it refer to itself, so that its megabytes stay until
+    # Python's cyclic garbage collector runs. Read the side data of the scaled copy instead.
     return Orientation.of(scaled_frame).apply(np.stack([red, green, blue]))

@@ -1,17 +1,17 @@
-"""A pool of worker processes that runs requests ahead, in order, and survives crashes.
+"""Pool of worker processes that runs requests ahead, in order, and survives crashes.
 
     for outcome in map_ahead(decode_one, requests, workers=2):
         if isinstance(outcome, Success): ...   # outcome.request, outcome.result
         else: ...                              # Failure: outcome.request, outcome.reason
 
-A broken file can end the process that decodes it (a crash in a codec, out of memory). Each worker
-is therefore a process with one thread and a memory limit that ends with its parent. A request whose
-worker dies is tried once more in a fresh worker, then reported as failed. Work that exceeds its
-time budget is ended, and all other requests with the same budget fail at once.
+A broken file can end the process that decodes it, by a crash in a codec or for lack of memory. Each
+worker is therefore a process with one thread and a memory limit, and ends with its parent. A
+request whose worker dies is retried once in a fresh worker, then reported as failed. Work that
+exceeds its time budget is killed, and all other requests with the same budget fail at once.
 
-A hostile file may run code in its worker. Workers are confined where the system can, and their
+A hostile file may run code in its worker. Workers are confined if the system supports it, and their
 replies are checked (:mod:`eaglenet.video.worker`). Requests can be any objects that can be pickled;
-the return annotation of the work says what a reply may hold.
+the return annotation of the work defines what a reply may contain.
 """
 
 from __future__ import annotations
@@ -30,18 +30,26 @@ from typing import Any, Generic, TypeVar
 from eaglenet.core.errors import EagleNetError
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.messages import MAX_BYTES, MessageError
-from eaglenet.video.worker import INVALID_REPLY, IS_FORKING, Reply, Worker, attempt, start_worker
+from eaglenet.video.worker import (
+    INVALID_REPLY,
+    IS_FORKING,
+    Reply,
+    Worker,
+    attempt,
+    check_reply,
+    start_worker,
+)
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 2
-"""Attempts per request: workers that it may crash before it is reported as failed."""
+"""Attempts per request; one that ends this many workers is reported as failed."""
 
 MAX_FAILED_STARTS = 3
-"""Maximum workers in a row that end before they are ready."""
+"""Consecutive workers that may end before they are ready."""
 
 POLL_SECONDS = 0.02
-"""Seconds between checks for a stop, for free capacity, and for exceeded budgets."""
+"""Seconds between checks for a stop, for free capacity and for exceeded budgets."""
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -76,13 +84,13 @@ class Budget(Generic[Request]):
 class Access(Generic[Request, Result]):
     """Permissions of a worker, and checks of its replies.
 
-    share: opens the file that a request reads; on Linux a worker can read no other, and every file
-        gets a new process.
-    check: raises ``ValueError`` if a result does not belong to its request.
-    threads: lets the work start threads.
-    max_bytes: size of a reply.
+    share: opens the file that a request reads. On Linux, a worker can read no other file, and each
+        file gets a new process.
+    check: raises ``ValueError`` if a result does not fit its request.
+    threads: the work may start threads.
+    max_bytes: maximum size of a reply.
     gpu_workers: number of workers that decode on the GPU. A request that crashes one of them is
-        tried again by another worker.
+        retried by a worker without GPU, if there is one.
     """
 
     share: Callable[[Request], SharedFile] | None = None
@@ -103,9 +111,9 @@ def map_ahead(
 ) -> Iterator[Success[Request, Result] | Failure[Request]]:
     """Run ``work`` on each request and yield exactly one outcome per request, in order.
 
-    ``workers`` processes run up to ``prefetch`` requests ahead of the consumer; ``work`` must be
-    importable there. With 0 workers everything runs in this process, without limits and unconfined.
-    With workers, ``requests`` is iterated in another thread.
+    ``workers`` processes run up to ``prefetch`` requests ahead of the consumer; they import
+    ``work`` by name, and ``requests`` is iterated in another thread. With 0 workers everything runs
+    in this process, without limits and unconfined.
     """
     if workers <= 0:
         for request in requests:
@@ -125,7 +133,7 @@ def _outcome(request: Request, reply: Reply) -> Success[Request, Any] | Failure[
 
 
 class _Pool(Generic[Request, Result]):
-    """Assigns requests to workers and collects their replies in a thread of its own."""
+    """Assigns requests to workers and collects their replies, in its own thread."""
 
     def __init__(
         self,
@@ -161,15 +169,15 @@ class _Pool(Generic[Request, Result]):
 
     def outcomes(self) -> Iterator[Success[Request, Result] | Failure[Request]]:
         early: dict[int, Success[Request, Result] | Failure[Request]] = {}
-        for expected in itertools.count():
-            while expected not in early:
+        for number in itertools.count():
+            while number not in early:
                 message = self.replies.get()
                 if message is None:
                     return
                 if isinstance(message, BaseException):
                     raise message
                 early[message[0]] = message[1]
-            outcome = early.pop(expected)
+            outcome = early.pop(number)
             self.capacity.release()
             yield outcome
 
@@ -190,7 +198,7 @@ class _Pool(Generic[Request, Result]):
                 worker.end()
 
     def _assign(self) -> bool:
-        """Give every idle worker a request; return False when all requests are done."""
+        """Give each idle worker a request; return False when all requests are done."""
         for worker in [each for each in self.workers if each.is_ready and each.item is None]:
             item = self._next_item(worker)
             if item is None:
@@ -227,7 +235,7 @@ class _Pool(Generic[Request, Result]):
                 file.close()
 
     def _next_item(self, worker: Worker) -> int | None:
-        # What crashed a decoder on the GPU may still be decoded on the CPU.
+        # A request that crashed a decoder on the GPU may succeed on the CPU.
         if self.retries and not (worker.uses_gpu and self.gpu_workers < self.num_workers):
             return self.retries.popleft()
         while not self.is_input_done and self.capacity.acquire(blocking=False):
@@ -289,11 +297,7 @@ class _Pool(Generic[Request, Result]):
         if self.budget is not None:
             owner = self.budget.owner(request)
             self.seconds_used[owner] += time.monotonic() - worker.started_at  # type: ignore[assignment]
-        if reply.reason is None and self.access.check is not None:
-            try:
-                self.access.check(request, reply.result)
-            except ValueError as error:
-                raise MessageError(str(error)) from error
+        check_reply(self.access.check, request, reply)
         self._finish(worker.item, reply)
         worker.item = None
 
@@ -301,7 +305,7 @@ class _Pool(Generic[Request, Result]):
         self.replies.put((item, _outcome(self.pending_requests.pop(item), reply)))
 
     def _fail(self, worker: Worker, reason: str) -> None:
-        """End the process of a request, and report the request as failed."""
+        """End the process of a request and report the request as failed."""
         item, worker.item = worker.item, None
         if not worker.is_forking:
             worker.kill()
@@ -311,7 +315,7 @@ class _Pool(Generic[Request, Result]):
             self._finish(item, Reply(reason=reason))
 
     def _lose(self, worker: Worker) -> None:
-        """Handle a process that ended; retry its request or report it as failed."""
+        """Handle a process that has ended: retry its request or report it as failed."""
         was_ready, item, worker.item = worker.is_ready, worker.item, None
         code = worker.stop()
         self._replace(worker)
@@ -337,7 +341,7 @@ class _Pool(Generic[Request, Result]):
         self._finish(item, Reply(reason=reason))
 
     def _replace(self, worker: Worker) -> None:
-        """Remove a worker that can no longer be used; another one is started instead."""
+        """Remove a worker that can no longer be used; ``_assign`` starts another one."""
         if not worker.is_ready:
             worker.kill()
             worker.end()
@@ -351,6 +355,6 @@ def report_missing(missing: tuple[str, ...]) -> None:
     """Log once which parts of the confinement this system does not provide."""
     if missing and missing not in _reported_parts:
         _reported_parts.add(missing)
-        # Other systems have no such confinement, as SECURITY.md says.
+        # On other systems none is expected; see SECURITY.md.
         level = logging.WARNING if IS_FORKING else logging.INFO
         logger.log(level, "decoders are not fully confined: %s", "; ".join(missing))

@@ -1,7 +1,7 @@
 """Read packets of a video file from any position, and decode them.
 
-Times are ticks of the stream's clock. A frame is identified by its time (``pts``). Files without an
-index are kept open for reuse (``OPEN_FILES``).
+Times are ticks of the stream's clock, and identify frames (``pts``). Files without an index are
+kept open for reuse (``OPEN_FILES``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.video import gpu
@@ -18,18 +18,11 @@ from eaglenet.video.input_file import file_identity, file_size
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_OPEN = 2
-"""Containers kept open: one decodes a chunk while another repairs its damaged clips. Also decoded
-runs, which cannot go back: where chunks overlap, every second chunk continues the same run."""
+"""Maximum containers kept open: one decodes a chunk, another repairs its damaged clips. Also the
+maximum of decoded runs, which cannot go back: overlapping chunks continue two runs by turns."""
 
 Identity = tuple[str, int, int, int, int, int]
 """A path and the identity of the file there."""
-
-
-class CachedRun(NamedTuple):
-    """A decoded run to continue later, and its own source."""
-
-    frames: DecodedRun
-    source: Any
 
 
 class OpenFiles:
@@ -38,16 +31,16 @@ class OpenFiles:
     def __init__(self) -> None:
         self._identity: Identity | None = None
         self._containers: list[Any] = []
-        self._runs: list[CachedRun] = []
+        self._runs: list[DecodedRun] = []
 
     def take(self, identity: Identity) -> Any | None:
-        """Remove and return a container of this file, at any position; None if there is none."""
+        """Remove and return a container of the file, at any position; None if there is none."""
         if identity != self._identity:
             self.close()
         return self._containers.pop() if self._containers else None
 
     def put(self, identity: Identity, container: Any) -> None:
-        """Add a container; containers of other files are closed."""
+        """Add a container; close those of other files."""
         if identity != self._identity:
             self.close()
             self._identity = identity
@@ -56,19 +49,19 @@ class OpenFiles:
         else:
             container.close()
 
-    def take_run(self, identity: Identity, target: int) -> CachedRun | None:
+    def take_run(self, identity: Identity, target: int) -> DecodedRun | None:
         """Remove and return the run nearest to, but not past, the tick ``target``."""
         if identity != self._identity:
             self.close()
-        usable = [run for run in self._runs if run.frames.can_show(target)]
-        if not usable:
+        usable_runs = [run for run in self._runs if run.can_show(target)]
+        if not usable_runs:
             return None
-        furthest = max(usable, key=lambda run: run.frames.time_of_frame or 0)
-        self._runs.remove(furthest)
-        return furthest
+        run = max(usable_runs, key=lambda run: run.time_of_frame or 0)
+        self._runs.remove(run)
+        return run
 
-    def put_run(self, identity: Identity, run: CachedRun) -> None:
-        """Add a run; the least recently used one is closed if there are too many."""
+    def put_run(self, identity: Identity, run: DecodedRun) -> None:
+        """Add a run; close the least recently used one if there are too many."""
         if identity != self._identity:
             self.close()
             self._identity = identity
@@ -86,7 +79,7 @@ class OpenFiles:
 
 
 OPEN_FILES = OpenFiles()
-"""Cache of this process; a process that keeps files open decodes in one thread."""
+"""Cache of this process, which decodes in one thread if it keeps files open."""
 
 
 def identity_of(path: Path) -> Identity:
@@ -94,10 +87,10 @@ def identity_of(path: Path) -> Identity:
 
 
 MAX_EXCESS_FRAMES = 1.02
-"""Maximum frames that an AVI's header may list, as a multiple of those that its size allows."""
+"""Maximum frames that the header of an AVI may list, as a multiple of those in its duration."""
 SAFE_TO_DROP = ("h264", "mpeg4", "mpeg2video", "mpeg1video")
-"""Codecs in which unreferenced frames can be skipped without changing other frames. In HEVC this
-holds for streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
+"""Codecs in which skipping unreferenced frames does not change other frames. In HEVC this holds for
+streams with one temporal layer; in VP9 it does not, since entropy contexts adapt."""
 
 
 def has_one_layer(extradata: bytes | None) -> bool:
@@ -111,7 +104,7 @@ def has_one_layer(extradata: bytes | None) -> bool:
 
 
 class VideoReader:
-    """An open video stream: reads packets and decodes them.
+    """An open video stream whose packets can be read and decoded.
 
     threads: decoder threads; 0 uses every core, 1 is best for many files in parallel.
     keep_open: with one thread, keep a file without an index in ``OPEN_FILES`` after closing.
@@ -125,7 +118,7 @@ class VideoReader:
         self._identity = self._identity_now() if keep_open and threads == 1 else None
         container = None if self._identity is None else OPEN_FILES.take(self._identity)
         self._indexed_container: Any = None
-        """Container with a gathered index, while another one reads from the start."""
+        """Container that has collected an index, while another one reads from the start."""
         self._is_positioned = container is None
         if container is None:
             self._open()
@@ -149,7 +142,7 @@ class VideoReader:
             )
         context.thread_type = "NONE" if self.threads == 1 else "AUTO"
         context.thread_count = self.threads
-        # Damaged slices are reported instead of concealed.
+        # Report damaged slices instead of concealing them.
         context.options = {"err_detect": "explode", "max_pixels": str(MAX_PIXELS)}
 
     def _use(self, container: Any) -> None:
@@ -162,7 +155,7 @@ class VideoReader:
         )
 
     def close(self, *, is_reusable: bool = True) -> None:
-        """Close the file, or keep it open for the next reader if it ``is_reusable``."""
+        """Close the file, or keep it open for the next reader if it is reusable."""
         self._return_to_indexed()
         identity = self._identity_now() if self._is_worth_keeping else None
         if is_reusable and identity is not None and identity == self._identity:
@@ -184,12 +177,12 @@ class VideoReader:
 
     @property
     def _is_worth_keeping(self) -> bool:
-        # AVI times are frame counts: where frames are lost, reading on and seeking differ.
+        # AVI times are frame counts: after lost frames, reading on and seeking differ.
         is_counted = self.container.format.name == "avi"
         return self.is_kept_open and not self.is_indexed and not is_counted
 
     def _has_index(self) -> bool:
-        """Return whether the container lists all its packets, and all lie within the file."""
+        """Return whether the container lists all its packets, and all lie in the file."""
         if self.container.format.name == "avi":
             return False
         entries = self.stream.index_entries
@@ -200,9 +193,9 @@ class VideoReader:
 
     @property
     def is_cut_short(self) -> bool:
-        """True if the container lists packets that lie past the end of the file."""
+        """True if the container lists packets past the end of the file."""
         if self.container.format.name == "avi":
-            # Its index is lost with its end; FFmpeg shortens the duration to what is there.
+            # The index, at the end, is lost; FFmpeg shortens the duration to the remaining frames.
             frames, duration = self.stream.frames, self.stream.duration
             return bool(frames and duration and frames > MAX_EXCESS_FRAMES * duration)
         entries = self.stream.index_entries
@@ -213,7 +206,7 @@ class VideoReader:
 
     @property
     def has_times(self) -> bool:
-        """True if packets have display times; an AVI with reordered frames has none."""
+        """True if packets have display times; those of an AVI with reordered frames have none."""
         return not (self.container.format.name == "avi" and self._context.has_b_frames)
 
     def packets(self) -> Iterator[Any]:
@@ -234,7 +227,7 @@ class VideoReader:
                 self.errors += 1
 
     def send(self, packet: Any, *, keep: bool = True) -> list[Any]:
-        """Decode a packet; with ``keep=False`` an unreferenced frame may be dropped."""
+        """Decode a packet; with ``keep=False``, an unreferenced frame may be dropped."""
         if self._can_drop:
             self._context.skip_frame = "DEFAULT" if keep else "NONREF"
         try:
@@ -248,7 +241,7 @@ class VideoReader:
         self._context.flush_buffers()
 
     def seek(self, time: int) -> None:
-        """Seek to a keyframe at or before ``time``, as far as the container knows."""
+        """Seek to a keyframe at or before ``time``; some containers land elsewhere."""
         self._return_to_indexed()
         self._is_positioned = True
         try:
@@ -278,9 +271,9 @@ class VideoReader:
 def decode_through(source: VideoReader, start: int | None = None) -> Iterator[tuple[int, Any]]:
     """Yield every undamaged frame and its time, from the keyframe before ``start`` on.
 
-    After a packet fails, frames up to the next keyframe are skipped: they refer to it and show
-    leftovers in memory. A frame without a time follows the previous one by one frame duration; such
-    frames are skipped until a keyframe is decoded.
+    After a packet fails, frames up to the next keyframe are skipped, since they refer to it. A
+    frame without a time follows the previous one by the duration of a frame; after a failed packet
+    without a time, frames are skipped until a keyframe is decoded.
     """
     if start is None:
         source.rewind()
@@ -289,7 +282,7 @@ def decode_through(source: VideoReader, start: int | None = None) -> Iterator[tu
     source.reset()
     damaged_times: set[int] = set()
     is_clean = True
-    is_lost = False  # a frame without a time failed, and no keyframe was decoded since
+    is_lost = False  # A packet without a time failed, and no keyframe was decoded since.
     clock: int | None = None
     for packet in itertools.chain(source.packets(), (None,)):
         is_clean = is_clean or (packet is not None and packet.is_keyframe)
@@ -323,14 +316,15 @@ class DecodedRun:
     """
 
     def __init__(self, source: VideoReader) -> None:
+        self.source = source
         self._frames = decode_through(source)
         self._frame: Any | None = None
         self._following: tuple[int, Any] | None = None
         self.time_of_frame: int | None = None
-        """Latest time at which the shown frame changed."""
+        """Latest time at which the current frame changed."""
 
     def can_show(self, target: int) -> bool:
-        """Return whether the frame shown at ``target`` can still be returned."""
+        """Return whether the run has not passed the frame shown at ``target``."""
         return self.time_of_frame is None or target >= self.time_of_frame
 
     def pick(self, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:

@@ -1,7 +1,7 @@
 """Time, place and camera of a recording, from the container or EXIF of its file.
 
-The modification time of a file says when it was copied. Cameras and phones write the recording time
-as ``creation_time`` (UTC), ``com.apple.quicktime.creationdate`` (with zone) or EXIF
+The modification time of a file is often that of a copy. Cameras and phones write the recording time
+as ``creation_time`` (UTC), ``com.apple.quicktime.creationdate`` (with time zone) or EXIF
 ``DateTimeOriginal``, the place as ISO 6709 or EXIF GPS, and their make and model.
 """
 
@@ -28,9 +28,9 @@ MAX_TAG = 200
 """Maximum characters of a tag."""
 MAX_CAMERA = 80
 OLDEST = datetime(1971, 1, 1, tzinfo=UTC).timestamp()
-"""Earlier times are from clocks that were never set: QuickTime starts in 1904, Unix in 1970."""
+"""Earlier times come from clocks that were never set: QuickTime starts in 1904, Unix in 1970."""
 LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-"""Every calendar has earlier times, in all time zones."""
+"""Upper limit that calendar libraries can represent in every time zone."""
 DATE_TAGS = (
     "com.apple.quicktime.creationdate",
     "date_recorded",
@@ -39,7 +39,7 @@ DATE_TAGS = (
     "icrd",  # RIFF, in AVI
     "date",
 )
-"""Tags with the recording time, the most exact first."""
+"""Tags with the recording time, the most precise first."""
 PLACE_TAGS = (
     "com.apple.quicktime.location.iso6709",
     "location",
@@ -55,7 +55,7 @@ _COORDINATE = re.compile(r"([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d+)?)([+-]\d+(?:\.\d
 
 @dataclass(frozen=True)
 class Place:
-    """Degrees north and east."""
+    """A position on earth in degrees north and east."""
 
     latitude: float
     longitude: float
@@ -67,10 +67,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Recording:
-    """Recording details in a file; None and empty if unknown.
+    """Recording details of a file; None or empty if unknown.
 
-    recorded: seconds since 1970. A time without a zone is taken to be in the time zone of the
-        machine that reads it.
+    recorded: recording time in seconds since 1970. A time without time zone is interpreted in that
+        of the machine that reads it.
     camera: make and model.
     """
 
@@ -79,7 +79,7 @@ class Recording:
     camera: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse impossible values; a worker that a file has taken over may send anything."""
+        """Refuse impossible values, which a worker that a file has taken over may send."""
         if self.recorded is not None and not OLDEST <= self.recorded < LATEST:
             raise ValueError(f"{self.recorded} is not a recording time")
         if len(self.camera) > MAX_CAMERA or not self.camera.isprintable():
@@ -87,7 +87,7 @@ class Recording:
 
 
 def read_recording(path: str | Path) -> Recording:
-    """Read the tags of a video or image; nothing is decoded."""
+    """Read the tags of a video or image without decoding it."""
     if is_image(path):
         return _read_image(Path(path))
     try:
@@ -102,47 +102,48 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def _read_image(path: Path) -> Recording:
-    from eaglenet.video.images import read_exif  # Not needed for videos and filters.
+    from eaglenet.video.images import read_exif  # Not needed for videos or for filters.
 
     try:
         return recording_from_exif(read_exif(path))
-    # Pillow raises any kind of exception for broken EXIF.
+    # Pillow raises exceptions of any type for broken EXIF.
     except Exception as error:
         raise VideoDecodeError(path, str(error)) from error
 
 
 def recording_from_tags(tags: Mapping[str, str]) -> Recording:
-    """Read the tags of a container; unreadable ones count as missing.
+    """Return the recording details in the tags of a container; invalid tags count as missing.
 
     >>> recording_from_tags({"location": "+48.1374+011.5755/"}).place
     Place(latitude=48.1374, longitude=11.5755)
     """
-    lower = {name.lower(): str(value)[:MAX_TAG] for name, value in tags.items()}
-    recorded = next(
-        (seconds for name in DATE_TAGS if (seconds := _parse_time(lower.get(name, "")))), None
-    )
-    places = (_place(lower.get(name, "")) for name in PLACE_TAGS)
-    place = next((place for place in places if place), None)
+    values = {name.lower(): str(value)[:MAX_TAG] for name, value in tags.items()}
+    times = (_parse_time(values.get(name, "")) for name in DATE_TAGS)
+    places = (_place(values.get(name, "")) for name in PLACE_TAGS)
     make, model = (
-        next((lower[name] for name in names if lower.get(name)), "")
+        next((values[name] for name in names if values.get(name)), "")
         for names in (MAKE_TAGS, MODEL_TAGS)
     )
-    return Recording(recorded, place, _camera(make, model))
+    return Recording(
+        next((time for time in times if time), None),
+        next((place for place in places if place), None),
+        _camera(make, model),
+    )
 
 
 def recording_from_exif(exif: Any) -> Recording:
-    """Read the EXIF of :meth:`PIL.Image.Image.getexif`."""
+    """Return the recording details in the result of :meth:`PIL.Image.Image.getexif`."""
     from eaglenet.video.images import EXIF_IFD, GPS_IFD
 
     details = exif.get_ifd(EXIF_IFD)
     text = str(details.get(_DATE_ORIGINAL) or exif.get(_DATE) or "")
     match = re.match(r"(\d{4}):(\d\d):(\d\d)[ T](\d\d:\d\d:\d\d)", text)
-    recorded = None
+    seconds = None
     if match is not None:
         zone = str(details.get(_OFFSET_ORIGINAL) or "").strip()
-        recorded = _parse_time("{}-{}-{}T{}".format(*match.groups()) + zone)
+        seconds = _parse_time("{}-{}-{}T{}".format(*match.groups()) + zone)
     return Recording(
-        recorded,
+        seconds,
         _exif_place(exif.get_ifd(GPS_IFD)),
         _camera(str(exif.get(_MAKE) or ""), str(exif.get(_MODEL) or "")),
     )
@@ -161,7 +162,7 @@ def _exif_place(gps: Mapping[int, Any]) -> Place | None:
 
 
 def parse_iso6709(text: str) -> Place:
-    """Parse a place in ISO 6709: degrees, degrees and minutes, or degrees, minutes and seconds.
+    """Parse a place in ISO 6709: degrees, with minutes, or with minutes and seconds.
 
     >>> parse_iso6709("+4808.244+01134.530+519/")
     Place(latitude=48.1374, longitude=11.5755)
@@ -174,7 +175,7 @@ def parse_iso6709(text: str) -> Place:
 
 
 def _degrees(text: str, width: int) -> float:
-    """Parse ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; longitudes have a third digit of degrees."""
+    """Parse ``+DD.D``, ``+DDMM.M`` or ``+DDMMSS.S``; ``width`` is the number of degree digits."""
     sign, digits = (-1.0 if text[0] == "-" else 1.0), text[1:]
     integer_part = digits.split(".")[0]
     if len(integer_part) == width + 2:
@@ -198,7 +199,7 @@ def _place(text: str) -> Place | None:
 
 
 def _checked_place(latitude: float, longitude: float) -> Place | None:
-    """Return the place, unless it is 0, 0, which receivers without a signal write."""
+    """Return the place; None for 0, 0, which receivers without a signal write."""
     if not (math.isfinite(latitude) and math.isfinite(longitude)) or latitude == longitude == 0:
         return None
     return Place(latitude, longitude)
@@ -207,17 +208,17 @@ def _checked_place(latitude: float, longitude: float) -> Place | None:
 def _parse_time(text: str) -> float | None:
     text = text.strip().replace(" UTC", "Z").replace("/", "-")
     if re.fullmatch(r"\d{4}(-\d\d)?", text):
-        return None  # A year alone is when a film came out, not when it was recorded.
+        return None  # A year or month is that of a release.
     try:
         seconds = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-    # One day for time zones, and one for clocks that are fast.
+    # Two days of tolerance: one for time zones, one for wrong clocks.
     return seconds if OLDEST <= seconds <= time.time() + 2 * 86400 else None
 
 
 def _camera(make: str, model: str) -> str:
-    """Return make and model on one line, the make only once.
+    """Return make and model on one line, without repeating the make.
 
     >>> _camera("Canon", "Canon EOS 5D")
     'Canon EOS 5D'
@@ -231,7 +232,7 @@ def _camera(make: str, model: str) -> str:
 
 
 def parse_place(text: str) -> Place:
-    """Read a place that a user typed: ``48.1,11.6`` or ISO 6709.
+    """Parse a place typed by a user: ``48.1,11.6`` or ISO 6709.
 
     >>> parse_place("48.1, 11.6")
     Place(latitude=48.1, longitude=11.6)
@@ -248,7 +249,7 @@ def parse_place(text: str) -> Place:
 
 
 def parse_distance(text: str) -> float:
-    """Return the kilometres in ``5km``, ``800m``, ``3mi`` or ``5``.
+    """Parse a distance such as ``5km``, ``800m``, ``3mi`` or ``5``; return kilometres.
 
     >>> parse_distance("800 m")
     0.8
@@ -262,10 +263,10 @@ def parse_distance(text: str) -> float:
 def distances(
     place: Place, latitudes: NDArray[np.floating[Any]], longitudes: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
-    """Return great-circle distances in kilometres; NaN where a coordinate is NaN."""
+    """Return great-circle distances in kilometres; NaN for coordinates that are NaN."""
     north, own = np.radians(np.asarray(latitudes, float)), math.radians(place.latitude)
     east = np.radians(np.asarray(longitudes, float) - place.longitude)
-    # Haversine: exact for near places, where the arc cosine loses all digits.
+    # The haversine formula is exact for near places, where the arc cosine loses all digits.
     half = np.sin((north - own) / 2) ** 2 + np.cos(north) * math.cos(own) * np.sin(east / 2) ** 2
     result: NDArray[np.float64] = 2 * EARTH_KM * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
     return result

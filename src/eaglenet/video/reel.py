@@ -3,12 +3,13 @@
     with open_segments([Segment("a.mp4", 3.0, 8.0), ...]) as segments:
         write_reel(segments, output)
 
-Files may be hostile, so the work is done in its own process (``python -m eaglenet.video.reel``): it
+The reel has the size of its first moment, at most 1920 x 1080; others get black borders. Images are
+shown for five seconds.
+
+Files may be hostile, so a separate process encodes them (``python -m eaglenet.video.reel``). It
 inherits the open files, is confined on Linux (:mod:`eaglenet.core.confinement`), has limited memory
-and CPU time, and ends with its parent. It reads one line of JSON from standard input and writes one
-line of JSON (error, or bytes) and the MP4 to standard output; the parent trusts neither. The reel
-has the size of its first moment, at most 1920 x 1080; others get black borders. An image is shown
-for five seconds.
+and CPU time, and ends with its parent. It reads a line of JSON from standard input, and writes a
+line of JSON (``error`` or ``bytes``) and the MP4 to standard output; the parent trusts neither.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ from eaglenet.core.platform import (
     exit_with_parent,
     handle_to_descriptor,
     inheriting,
-    limit_cpu_time,
     limit_memory,
     limit_process,
     lower_priority,
@@ -50,7 +50,7 @@ from eaglenet.video.source import open_video
 from eaglenet.video.writing import ClipEncoder
 
 MAX_SEGMENTS = 40
-"""Maximum segments: each is an open file of the process, which may have 64."""
+"""Maximum segments. Each is an open file of the process, which may have 64."""
 MAX_SECONDS = 1200.0
 IMAGE_SECONDS = 5
 MAX_SIZE = (1920, 1080)
@@ -58,7 +58,7 @@ AUDIO = AudioFormat(48_000, "stereo")
 MEMORY = 4 * 2**30
 CPU_SECONDS = 2 * 3600
 WRITE_SECONDS = 4 * 3600.0
-"""Time for writing a reel to a file."""
+"""Maximum seconds for writing a reel to a file."""
 MAX_BYTES = 4 * 2**30
 MAX_LINE = 4096
 MAX_REASON = 300
@@ -77,7 +77,7 @@ class Segment:
 
 
 class SegmentError(VideoDecodeError):
-    """A segment cannot be read; ``number`` is its position, from 0."""
+    """A segment cannot be read; ``number`` is its position from 0."""
 
     def __init__(self, number: int, path: str | Path, cause: str) -> None:
         super().__init__(path, cause)
@@ -88,7 +88,7 @@ class SegmentError(VideoDecodeError):
 def open_segments(
     segments: Sequence[Segment], share: Callable[[str], SharedFile] = share_file
 ) -> Iterator[list[Segment]]:
-    """Open the files of segments, with ``share``; they are closed after the block."""
+    """Yield segments with files that ``share`` opens; close the files after the block."""
     with contextlib.ExitStack() as stack:
         segments_with_files = []
         for number, segment in enumerate(segments[: MAX_SEGMENTS + 1]):
@@ -121,10 +121,10 @@ def check_segments(segments: Sequence[Segment]) -> None:
 def save_reel(
     segments: Sequence[Segment], path: Path, share: Callable[[str], SharedFile] = share_file
 ) -> list[SegmentError]:
-    """Write a reel to a file, which is replaced if it exists; ``share`` opens its sources.
+    """Write a reel to a file, replacing an existing one; ``share`` opens its sources.
 
-    Segments that cannot be read are left out, and returned as errors; if no other is left, the
-    first is raised.
+    Segments that cannot be read are left out and returned as errors. If none can be read, the first
+    error is raised.
     """
     from eaglenet.core.files import atomic_write
 
@@ -141,7 +141,7 @@ def save_reel(
             ):
                 write_reel(sources, file)
         except SegmentError as error:
-            # From the start again: what was encoded may end within the moment that failed.
+            # Start again, since the output may contain part of the segment that failed.
             errors.append(error)
             del remaining[error.number]
         except OSError as error:
@@ -152,9 +152,9 @@ def save_reel(
 
 
 def write_reel(segments: Sequence[Segment], output: IO[bytes]) -> None:
-    """Write the MP4 of open segments to ``output``."""
+    """Encode open segments and write the MP4 to ``output``."""
     process = start_reel(segments)
-    # The limit on CPU time does not end a process that waits.
+    # The CPU time limit does not end a process that waits.
     watchdog = threading.Timer(WRITE_SECONDS, process.kill)
     watchdog.daemon = True
     watchdog.start()
@@ -171,7 +171,7 @@ def start_reel(segments: Sequence[Segment]) -> subprocess.Popen[bytes]:
     handles = [descriptor_to_handle(segment.descriptor) for segment in segments]
     request = {
         "parent": os.getpid(),
-        # Only the extension, by which kinds of files are recognised.
+        # Only the extension of the name, which tells images from videos.
         "segments": [
             [handle, Path(segment.path).suffix, segment.start, segment.end]
             for handle, segment in zip(handles, segments, strict=True)
@@ -193,7 +193,7 @@ def start_reel(segments: Sequence[Segment]) -> subprocess.Popen[bytes]:
 
 
 def copy_reel(process: subprocess.Popen[bytes], output: IO[bytes], paths: Sequence[str]) -> None:
-    """Copy the untrusted output of the process to ``output``.
+    """Check the untrusted output of the process, and copy the MP4 to ``output``.
 
     ``paths`` are the files of the segments, for errors.
     """
@@ -218,18 +218,18 @@ def copy_reel(process: subprocess.Popen[bytes], output: IO[bytes], paths: Sequen
 
 
 def end_reel(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process, whatever it is doing."""
+    """Kill the process, finished or not."""
     process.kill()
     process.wait()
     if process.stdout is not None:
         process.stdout.close()
 
 
-# The process's side
+# In the process
 
 
 def encode_segments(segments: Sequence[Segment]) -> bytes:
-    """Encode segments one after the other; their files are the open descriptors."""
+    """Return an MP4 of open segments."""
     buffer = io.BytesIO()
     has_audio = any(_on_segment(_has_audio, *each) for each in enumerate(segments))
     with pyav().open(buffer, "w", format="mp4") as container:
@@ -241,7 +241,7 @@ def encode_segments(segments: Sequence[Segment]) -> bytes:
 
 
 def _on_segment(function: Callable[[Segment], Result], number: int, segment: Segment) -> Result:
-    """Call a function while readers use the open file of a segment; errors name the segment."""
+    """Call ``function`` while readers use the open file of a segment; errors name the segment."""
     use_shared_file(SharedFile(segment.path, os.dup(segment.descriptor)))
     try:
         return function(segment)
@@ -258,11 +258,10 @@ def _has_audio(segment: Segment) -> bool:
 
 
 def _add(encoder: ClipEncoder, segment: Segment) -> None:
-    """Add a segment, whose file is open."""
     if is_image(segment.path):
         image = open_image(segment.path)
         pixels = scale_short_side(image, encoder.fitted_side(image.width, image.height))
-        # Players and editors expect more than one frame per five seconds.
+        # Players and editors expect more than one frame in five seconds.
         for second in range(IMAGE_SECONDS):
             encoder.add_frame(pixels, Fraction(second), Fraction(1))
         encoder.end_span(Fraction(IMAGE_SECONDS), None)
@@ -283,15 +282,14 @@ def main() -> None:
         for number, (handle, suffix, start, end) in enumerate(request["segments"])
     ]
     limit_memory(MEMORY)
-    limit_cpu_time(CPU_SECONDS)
-    limit_process()
+    limit_process(cpu_seconds=CPU_SECONDS)
     # x264 encodes in threads.
-    confinement.confine(threads=True)
+    confinement.confine()
     try:
         content = encode_segments(segments)
     except SegmentError as error:
-        answer = {"error": error.cause, "segment": error.number}
-        output.write(json.dumps(answer).encode() + b"\n")
+        header = {"error": error.cause, "segment": error.number}
+        output.write(json.dumps(header).encode() + b"\n")
     else:
         output.write(json.dumps({"bytes": len(content)}).encode() + b"\n")
         output.write(content)

@@ -1,6 +1,6 @@
-"""Sampled times of a video: arithmetic on ticks, without access to files.
+"""Times to sample from a video: arithmetic on ticks, without access to files.
 
-A tick is the unit of a container's clock. All sums are exact fractions, so that a time on the
+A tick is the unit of a container's clock. The arithmetic uses exact fractions, so a time on the
 border between two frames belongs to the later one on every machine.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 BORDER_TOLERANCE = Fraction(1, 2000)
-"""Seconds. Containers round times to a tick (Matroska: 1 ms), which limits their precision."""
+"""Seconds by which times may be inexact: containers round them to a tick (Matroska: 1 ms)."""
 
 
 def uniform_targets(start: Fraction, end: Fraction, num_frames: int, tick: Fraction) -> list[int]:
@@ -40,8 +40,9 @@ def shared_step(clip_seconds: float, overlap: float, num_frames: int) -> float:
     """Return the seconds between frames for which overlapping clips share frames.
 
     Clips begin every h seconds. With n = ceil(h M / length) frames in that time, the step h / n is
-    at most length / M, the step of M equal segments, and the times of all clips fall on one grid:
-    each clip has n new frames and M - n of the clip before. Returns 0 if no frame would be shared.
+    at most length / M, the step of M equal segments, and the times of all clips lie on one grid:
+    each clip has n new frames and shares M - n with the previous clip. Returns 0 if clips would
+    share no frame.
     """
     hop = clip_seconds - overlap
     num_new = math.ceil(hop * num_frames / clip_seconds - 1e-9)
@@ -63,7 +64,7 @@ def stepped_targets(
 def evenly_spaced(count: int, num_frames: int) -> list[int]:
     """Return ``num_frames`` positions out of ``count``, including both ends.
 
-    They equal those of NumPy's linspace, which common code uses: its step is a float, so that some
+    They equal those of NumPy's linspace, which released code uses: its step is a float, so some
     positions are one lower than the exact quotient.
     """
     if num_frames == 1:
@@ -83,16 +84,22 @@ def before_middle_positions(count: int, num_frames: int) -> list[int]:
     return [max(position - 1, 0) for position in middle_positions(count, num_frames)]
 
 
+POSITIONS: dict[str, Callable[[int, int], list[int]]] = {
+    "middle_frames": middle_positions,
+    "before_middle": before_middle_positions,
+    "first_to_last": evenly_spaced,
+}
+"""Functions of the samplings that depend on the number of frames only."""
+
+
 def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """Return the positions to take out of ``count`` frames whose times are unknown.
 
-    Fewer than ``num_frames``: all, unless frames are spaced from the first to the last.
+    These are all frames if they are fewer than ``num_frames``, except with ``first_to_last``.
     """
-    if spec.sampling == "first_to_last":
-        return evenly_spaced(count, spec.num_frames)
-    if spec.sampling == "before_middle":
-        return before_middle_positions(count, spec.num_frames)
-    if spec.sampling == "middle_frames" or count < spec.num_frames:
+    if spec.sampling in POSITIONS:
+        return POSITIONS[spec.sampling](count, spec.num_frames)
+    if count < spec.num_frames:
         return middle_positions(count, spec.num_frames)
     return [(2 * i + 1) * count // (2 * spec.num_frames) for i in range(spec.num_frames)]
 
@@ -100,7 +107,7 @@ def counted_positions(count: int, spec: FrameSpec) -> list[int]:
 def per_second_targets(
     times: Sequence[int], zero: int, num_frames: int, tick: Fraction
 ) -> list[int]:
-    """Return the times of the first frame of each second, thinned to at most ``num_frames``.
+    """Return the times of the first frame of each second, or an evenly spaced subset.
 
     ``times`` are the sorted frame times in ticks, ``zero`` is the tick of second 0. A second in
     which no frame starts is skipped.
@@ -117,10 +124,10 @@ def per_second_targets(
 def whole_rate_targets(
     times: Sequence[int], rate: int, num_frames: int, num_seconds: int | None = None
 ) -> list[int]:
-    """Return the times of frames 0, n, 2n, ... with ``rate`` n, thinned to ``num_frames``.
+    """Return the times of frames 0, n, 2n, ... for ``rate`` n, or an evenly spaced subset.
 
-    Common code counts seconds this way: at 29.97 frames per second n is 29, or 30 if it rounds.
-    ``num_seconds`` bounds a window as that code does, with its last second included.
+    Released code counts seconds this way: at 29.97 frames per second, n is 29, or 30 if it rounds.
+    ``num_seconds`` is the length of a window, whose last second that code includes.
     """
     candidates = list(times[:: max(rate, 1)])
     if num_seconds is not None:
@@ -133,15 +140,15 @@ def whole_rate_targets(
 def second_pairs(times: Sequence[int], rate: float, num_frames: int, length: float) -> list[int]:
     """Return the times of the first and the last frame of each clip of one second.
 
-    As in ClipBERT: n clips start at i / n of the room before the last second, and a single clip at
-    a third of it. ``length`` is that of the video in ticks. A frame shortly after a clip may end
-    it, because positions in the video are rounded to ticks, and those in the clip to frames.
+    As in ClipBERT: of n clips, clip i starts at i / n of the video without its last second, and a
+    single clip at a third of it. ``length`` is that of the video in ticks. The last frame may lie
+    shortly after its clip: positions in the video are rounded to ticks, those in clips to frames.
     """
     num_clips, ticks = num_frames // 2, length / len(times)
-    room = max(len(times) - rate, 0.0)
+    last_start = max(len(times) - rate, 0.0)
     pairs = []
     for clip in range(num_clips):
-        start = room * clip / num_clips if num_clips > 1 else room / 3
+        start = last_start * clip / num_clips if num_clips > 1 else last_start / 3
         first = bisect_left(times, times[0] + int(start * ticks))
         after = bisect_right(times, times[0] + int((start + rate - 1) * ticks))
         last = min(first + max(int(rate - 1), 0), max(after, first), len(times) - 1)
@@ -152,9 +159,10 @@ def second_pairs(times: Sequence[int], rate: float, num_frames: int, length: flo
 def fill_frames(
     count: int, num_frames: int, short: ShortVideo
 ) -> tuple[list[int | None], list[bool]]:
-    """Spread ``count <= num_frames`` frames over ``num_frames`` positions.
+    """Assign ``count <= num_frames`` frames to ``num_frames`` positions.
 
-    Returns the index of the frame at each position (None: a blank frame), and the mask.
+    Returns the index of the frame at each position (None: a blank frame), and a mask of the real
+    frames.
     """
     if short == "repeat":
         return [index * count // num_frames for index in range(num_frames)], [True] * num_frames
@@ -173,7 +181,7 @@ Window = tuple[float, float]
 
 
 class PickedFrame(NamedTuple):
-    """A frame's time, its square pixels, and the uncropped frame if it becomes a thumbnail."""
+    """Time of a frame, its square pixels, and the uncropped frame for a thumbnail."""
 
     time: int
     square: Pixels
@@ -184,7 +192,8 @@ class PickedFrame(NamedTuple):
 class WindowPlan:
     """Times to decode for one window, and the order of the decoded frames.
 
-    ``frame_indices`` are positions in ``targets``; None is a blank frame.
+    frame_indices: positions in ``targets``; None is a blank frame.
+    open_targets: number of targets without a frame so far.
     """
 
     window: Window | None
@@ -219,7 +228,7 @@ def plan_targets(
     times: Sequence[int] | None,
     step: float,
 ) -> WindowPlan:
-    """Plan one window; ``times`` of all frames are needed where frames are counted."""
+    """Plan one window. ``times`` of all frames are needed for sampling that counts frames."""
     start, end = span
     targets = None
     if times is not None:
@@ -233,17 +242,16 @@ def plan_targets(
             targets = whole_rate_targets(times_inside, round(source.rate), num_frames)
         elif spec.sampling == "per_second":
             targets = per_second_targets(times_inside, source.zero, num_frames, source.tick)
-        elif spec.sampling == "middle_frames":
-            targets = [times_inside[index] for index in middle_positions(count, num_frames)]
-        elif spec.sampling == "before_middle":
-            targets = [times_inside[i] for i in before_middle_positions(count, num_frames)]
+        elif spec.sampling in POSITIONS:
+            positions = POSITIONS[spec.sampling](count, num_frames)
+            targets = [times_inside[position] for position in positions]
         elif spec.sampling == "second_pairs":
-            chosen = second_pairs(times_inside, float(source.rate), num_frames, float(end - start))
-            targets = sorted(set(chosen))
-            order: list[int | None] = [bisect_left(targets, time) for time in chosen]
+            pair_times = second_pairs(
+                times_inside, float(source.rate), num_frames, float(end - start)
+            )
+            targets = sorted(set(pair_times))
+            order: list[int | None] = [bisect_left(targets, time) for time in pair_times]
             return WindowPlan(window, start, end, targets, order, [True] * num_frames, step)
-        elif spec.sampling == "first_to_last":
-            targets = [times_inside[index] for index in evenly_spaced(count, num_frames)]
         elif count < num_frames and spec.short != "repeat":
             targets = times_inside
         if targets is not None and len(targets) < num_frames and spec.short == "spread":
@@ -263,11 +271,11 @@ def _stepped_times(
     span: tuple[Fraction, Fraction],
     step: float,
 ) -> list[int] | None:
-    """Return times ``step`` seconds apart; None if the window is too short for that."""
+    """Return times that are ``step`` seconds apart; None if the window is too short."""
     ticks = Fraction(step) / source.tick
     if span[1] - span[0] + BORDER_TOLERANCE / source.tick < spec.num_frames * ticks:
         return None
-    # From the requested window, not the clipped one, so that neighbouring windows share times.
+    # Based on the requested window, not the clipped one, so that neighbouring windows share times.
     first, last = (source.zero + Fraction(second) / source.tick for second in window)
     return stepped_targets(first, last, spec.num_frames, ticks, source.tick)
 

@@ -1,4 +1,4 @@
-"""Save a moment of a file: as a video with audio, a GIF, or a sheet of frames."""
+"""Save a moment of a file as a video with audio, a GIF, or a sheet of frames."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from eaglenet.video.worker import IsolatedProcess
 from eaglenet.video.writing import frames_between, open_mp4, write_clip
 
 MAX_EARLY_START = 0.25
-"""Seconds by which a clip that is copied, not re-encoded, may begin too early."""
+"""Maximum seconds by which a copied clip, which is not re-encoded, may begin too early."""
 COPIED_VIDEO = ("h264", "hevc", "av1", "mpeg4")
 COPIED_AUDIO = ("aac", "mp3", "ac3", "eac3", "opus")
 """Codecs that players accept in an MP4."""
 COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose packets have display times."""
 GIF_RATE, GIF_SIDE = 8, 240
-"""Frames per second, and their shorter side in pixels."""
+"""Frames per second, and shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
 BROWSER_SIZE = (1280, 720)
-"""Largest longer and shorter side in pixels of a moment for browsers."""
+"""Maximum longer and shorter side in pixels of a moment for browsers."""
 MAX_BYTES = 10**9
 """Maximum bytes of a saved moment."""
 MAX_SECONDS = 3600.0
@@ -53,12 +53,12 @@ class MomentRequest(NamedTuple):
 
 
 def encode_moment(request: MomentRequest) -> Pixels:
-    """Return the content of a file with a moment, as bytes in an array; runs in a worker."""
+    """Return the bytes of a file with the moment; runs in a worker."""
     return _content(request, FORMATS[request.format][1])
 
 
 def encode_for_browsers(request: MomentRequest) -> Pixels:
-    """Return a moment as an MP4 that every browser plays; runs in a worker."""
+    """Return the bytes of an MP4 that every browser plays; runs in a worker."""
     span = request.start, request.end
     return _content(
         request, lambda _, output: write_clip(request.path, output, *span, max_size=BROWSER_SIZE)
@@ -74,10 +74,10 @@ def _content(request: MomentRequest, encode: Callable[[MomentRequest, io.BytesIO
 
 
 def encode_video(request: MomentRequest, output: io.BytesIO) -> None:
-    """Write a moment with audio as an MP4 that plays from its first frame.
+    """Write a moment with audio as an MP4.
 
-    Streams are copied if an MP4 can hold them and a keyframe is at most ``MAX_EARLY_START`` before
-    the start; otherwise they are re-encoded and begin exactly there.
+    Streams are copied if an MP4 can hold them and a keyframe lies at most ``MAX_EARLY_START``
+    before the start. Otherwise they are re-encoded and begin exactly at the start.
     """
     with open_video(request.path) as video:
         first, last = clip_window(video, (request.start, request.end))
@@ -93,7 +93,7 @@ def encode_video(request: MomentRequest, output: io.BytesIO) -> None:
 
 
 def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
-    """Return the keyframe to copy from; None if copying is not possible."""
+    """Return the time of the keyframe to copy from; None if copying is not possible."""
     codec, container = source.stream.codec_context.name, source.container.format.name
     audio = source.container.streams.audio
     if codec not in COPIED_VIDEO or container not in COPIED_FROM:
@@ -109,7 +109,7 @@ def _near_keyframe(source: VideoSource, first: Fraction) -> int | None:
 
 
 def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> None:
-    """Copy packets from a keyframe on; times count from there."""
+    """Copy packets from the keyframe at ``begin`` on, which gets time 0."""
     with contextlib.closing(source.reopen()) as reader:
         streams = [reader.stream, *reader.container.streams.audio[:1]]
         outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
@@ -120,8 +120,8 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
             if packet.dts is None or packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
-            # The first frame past the end closes its stream: later packets that are shown before it
-            # refer to it.
+            # The first frame past the end closes its stream: later packets that are shown before
+            # it refer to it.
             if packet.pts * tick >= end:
                 open_streams.discard(number)
                 if not open_streams:
@@ -174,7 +174,7 @@ def moment_extension(format: str) -> str:
 
 
 def moment_name(source: Path, start: float, end: float, format: str = "video") -> str:
-    """Return a file name from the source and the time; an image keeps its name."""
+    """Return a file name made of the source and the time; an image keeps its name."""
     extension = moment_extension(format)
     if is_image(source):
         return source.name
@@ -182,7 +182,7 @@ def moment_name(source: Path, start: float, end: float, format: str = "video") -
 
 
 class MomentSaver:
-    """Saves moments of files, which are decoded in a confined process."""
+    """Saves moments of files, decoded in a confined process."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class MomentSaver:
         self._process.close()
 
     def read(self, file: SharedFile, start: float, end: float, format: str = "video") -> bytes:
-        """Return the content of a file with ``[start, end)`` seconds of an open video."""
+        """Return the bytes of a file with ``[start, end)`` seconds of an open video."""
         try:
             return bytes(self._process(MomentRequest(file.path, start, end, format), file))
         except UsageError as error:
@@ -230,7 +230,7 @@ def _read_image(source: SharedFile, target: Path) -> bytes:
 
 
 def _time_label(seconds: float) -> str:
-    """Format a time for use in a file name.
+    """Format a time for a file name.
 
     >>> _time_label(3725.54)
     '1h02m05.5s'

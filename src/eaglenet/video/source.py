@@ -1,4 +1,4 @@
-"""``VideoSource``: an open video that knows when its frames are shown."""
+"""``VideoSource``: an open video with the times of its frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from eaglenet.video.input_file import file_size
 from eaglenet.video.limits import MAX_PACKETS
 from eaglenet.video.reader import (
     OPEN_FILES,
-    CachedRun,
     DecodedRun,
     Identity,
     VideoReader,
@@ -29,22 +28,22 @@ from eaglenet.video.reader import (
 )
 
 MIN_READABLE_FRACTION = 0.25
-"""Fraction of a damaged file's declared length that must be readable."""
+"""Minimum fraction of a damaged file's declared length that must be readable."""
 
 
 class PacketTable(NamedTuple):
-    """Times in ticks, from reading the packets of a file without decoding them."""
+    """Times in ticks, read from the packets of a file without decoding them."""
 
     times: list[int]
     keyframes: list[int]
     end: int
     keyframe_offsets: dict[int, int | None]
-    """Byte offset of each keyframe by time; the first one where several share a time. Empty where
+    """Byte offset of each keyframe by time; of several with the same time, the first. Empty if
     packets have no times."""
 
 
 def read_table(source: VideoSource) -> PacketTable:
-    """Read the packets of a stream from its position to its end."""
+    """Read the packets of a stream from the current position to the end."""
     times: list[int] = []
     keyframes: list[int] = []
     keyframe_offsets: dict[int, int | None] = {}
@@ -53,7 +52,7 @@ def read_table(source: VideoSource) -> PacketTable:
     for count, packet in enumerate(source.packets()):
         if count >= MAX_PACKETS:
             raise VideoDecodeError(source.path, f"has more than {MAX_PACKETS} packets")
-        # In AVI decoding order differs from display order, but the number of frames is the same.
+        # In AVI, decoding order differs from display order, but the number of frames is the same.
         time = packet.pts if source.has_times else packet.dts
         is_timed = is_timed and time is not None
         if time is None or packet.is_discard:
@@ -70,13 +69,13 @@ def read_table(source: VideoSource) -> PacketTable:
     if not times:
         raise VideoDecodeError(source.path, "no frame could be read from it")
     times = sorted(times)
-    # The last frame is assumed to be shown as long as the one before it.
+    # Assume that the last frame is shown as long as the previous one.
     last = max(times[-1] - times[-2], 1) if len(times) > 1 else 1
     return PacketTable(times, sorted(keyframes), max(end, times[-1] + last), keyframe_offsets)
 
 
 def check_readable_fraction(source: VideoSource, table: PacketTable) -> None:
-    """Refuse a damaged file that is mostly unreadable; truncated files are accepted."""
+    """Refuse a damaged file that is mostly unreadable; accept truncated files."""
     declared_length = source.declared_seconds()
     readable_length = float((table.end - table.times[0]) * source.tick)
     if (
@@ -91,32 +90,32 @@ def check_readable_fraction(source: VideoSource, table: PacketTable) -> None:
 
 
 SCAN_BYTES = 256 * 2**20
-"""Files without an index are scanned for frame times only up to this size."""
+"""Maximum size of files without an index that are scanned for frame times."""
 
 LONG_GAP = 300.0
-"""Seconds without a frame after which a video counts as two spans: its times jump."""
+"""Seconds without a frame at which a video is divided into two spans, since its times jump."""
 
 LONG_GROUP = 2000
-"""Maximum packets after the last keyframe to read for the exact end of a video."""
+"""Maximum packets after the last keyframe that are read for the exact end of a video."""
 
 MIN_BYTES_PER_SECOND = 50
 
 LIKELY_GROUP = 10
-"""Assumed seconds between keyframes if only a seek would reveal them."""
+"""Assumed seconds between keyframes while they are unknown."""
 
 
 class VideoSource(VideoReader):
-    """An open video stream that knows when its frames are shown and where they are in the file."""
+    """An open video stream, with the times of its frames and their positions in the file."""
 
     def __init__(self, path: str | Path, *, threads: int = 0, keep_open: bool = False) -> None:
         super().__init__(path, threads=threads, keep_open=keep_open)
         self._table: PacketTable | None = None
         self._span: tuple[int, int] | None = None
         self.is_decoded_through = False
-        """True if frame times are known only after decoding all frames from the start."""
+        """True if the times of frames are known only after decoding all from the start."""
         self._is_listed = self._lists_most()
         self._index_keyframes = self._listed_keyframes()
-        # The full index of an AVI is better than reading, which skips what it cannot read.
+        # The full index of an AVI is better than reading, which skips unreadable packets.
         self._is_fully_listed = self.container.format.name == "avi" and (
             len(self.stream.index_entries) == self.stream.frames
         )
@@ -125,14 +124,14 @@ class VideoSource(VideoReader):
         self.reformatter = pyav().video.reformatter.VideoReformatter()
 
     def reopen(self, threads: int = 1) -> VideoSource:
-        """Open the same file again; with one thread, errors belong to the packet just sent."""
+        """Open the file again. With one thread, an error belongs to the packet just sent."""
         return VideoSource(self.path, threads=threads, keep_open=self.is_kept_open)
 
     @property
     def zero(self) -> int:
-        """Tick of second 0: the start of the container, which players show as 0:00."""
+        """Tick of the start of the container, which players show as 0:00."""
         if self.container.format.name == "avi":
-            # It has no times, and some decoders are one frame late.
+            # AVI has no times, and some decoders are one frame late.
             return self.span()[0]
         start = Fraction(self.container.start_time or 0, 10**6) / self.tick
         own = self.stream.start_time
@@ -150,13 +149,13 @@ class VideoSource(VideoReader):
     def is_pickable(self) -> bool:
         """True if frames are picked individually.
 
-        In an AVI without an index every seek reads from the start, so that decoding all frames,
-        continued from chunk to chunk, is faster.
+        In an AVI without an index, every seek reads from the start. Decoding all frames, continued
+        from chunk to chunk, is faster.
         """
         return self.has_times and (self.container.format.name != "avi" or self._is_listed)
 
     def _lists_most(self) -> bool:
-        """Return whether opening found an index; reading adds to it."""
+        """Return whether opening the file found an index; reading packets adds entries to it."""
         return bool(10 * len(self.stream.index_entries) >= 9 * self.stream.frames)
 
     def _listed_keyframes(self) -> list[tuple[int, int]]:
@@ -168,10 +167,10 @@ class VideoSource(VideoReader):
 
     @functools.cached_property
     def is_miscounted(self) -> bool:
-        """True if an AVI's index and reading it from the start give different times.
+        """True if an AVI's index and reading from its start give different times.
 
-        Both count frames, and either may miss damaged ones. Large files are not checked, since they
-        are not scanned: in these a damaged window may depend on the one before.
+        Both count frames, and either may miss damaged ones. Large files are not scanned and not
+        checked: in them, a damaged window may depend on the previous one.
         """
         if not self._index_keyframes or not self.is_pickable:
             return False
@@ -193,7 +192,7 @@ class VideoSource(VideoReader):
         """Return the length that the video stream declares, if any."""
         if self.stream.duration:
             return float(self.stream.duration * self.tick)
-        # Matroska has a tag with the length of each stream: 00:01:02.345000000
+        # Matroska has a tag for each stream, such as 00:01:02.345000000.
         fields = self.stream.metadata.get("DURATION", "").split(":")
         with contextlib.suppress(ValueError):
             hours, minutes, seconds = (float(field) for field in fields)
@@ -206,18 +205,18 @@ class VideoSource(VideoReader):
 
     @property
     def _index_shift(self) -> int:
-        """Ticks between decoding times, which the index holds, and display times of keyframes."""
+        """Ticks from the decoding times of keyframes, as in the index, to their display times."""
         first = self.stream.index_entries[0].timestamp
         return max(int(self.stream.start_time or 0) - int(first), 0)
 
     def span(self) -> tuple[int, int]:
-        """Return the ticks of the start of the first frame and the end of the last."""
+        """Return the start of the first frame and the end of the last one, in ticks."""
         if self._span is None:
             self._span = self._find_span()
         return self._span
 
     def spans(self) -> tuple[tuple[float, float], ...]:
-        """Return the time spans with frames, in seconds, without declared times that lack data."""
+        """Return the time spans with frames, in seconds."""
         first, last = self.span()
         times = self._sparse_times(float((last - first) * self.tick))
         gap = LONG_GAP / self.tick
@@ -230,7 +229,7 @@ class VideoSource(VideoReader):
         seconds = [float((edge - zero) * self.tick) for edge in edges]
         pairs = zip(seconds[::2], seconds[1::2], strict=True)
         spans = tuple((start, max(end, start + 0.001)) for start, end in pairs)
-        # Absurd times are too large for neighbouring numbers to differ.
+        # At impossibly large times, neighbouring floating-point numbers are far apart.
         return tuple(span for span in spans if math.ulp(span[1]) < 0.001) or spans[:1]
 
     @property
@@ -239,7 +238,7 @@ class VideoSource(VideoReader):
         return max(1, round(Fraction(1, 25) / self.tick))
 
     def _sparse_times(self, length: float) -> list[int]:
-        """Return the times of all frames if there are so few that gaps are possible, else none."""
+        """Return the times of all frames if they are so few that gaps are possible, else none."""
         if self.is_indexed:
             entries = self.stream.index_entries
             if length <= len(entries):
@@ -257,7 +256,7 @@ class VideoSource(VideoReader):
             return start, max(self._end_of_index(), start + 1)
         if self.is_large and self.container.duration and self.stream.start_time is not None:
             start = self.container.start_time or 0
-            # Even a still scene takes a few bytes per second.
+            # Even a static scene takes a few bytes per second.
             max_duration = file_size(self.path) * 10**6 // MIN_BYTES_PER_SECOND
             end = Fraction(start + min(self.container.duration, max_duration), 10**6) / self.tick
             return int(self.stream.start_time), round(end)
@@ -265,13 +264,13 @@ class VideoSource(VideoReader):
         return table.times[0], table.end
 
     def _end_of_index(self) -> int:
-        """Return the end of the last packets; writers get the length of reordered streams wrong."""
+        """Return the end of the last packets; reordered streams declare wrong lengths."""
         entries = self.stream.index_entries
         start, last = self.stream.start_time or 0, len(entries) - 1
-        declared = int(start + self.stream.duration)
+        declared_end = int(start + self.stream.duration)
         keyframe = entries.search_timestamp(entries[last].timestamp)
         if keyframe < 0 or last - keyframe > LONG_GROUP:
-            return declared
+            return declared_end
         self.seek(entries[keyframe].timestamp + self._index_shift)
         ends = [
             packet.pts + (packet.duration or 0)
@@ -279,10 +278,10 @@ class VideoSource(VideoReader):
             if packet.pts is not None and not packet.is_discard
         ]
         self.seek(start)
-        return max(ends, default=declared)
+        return max(ends, default=declared_end)
 
     def table(self) -> PacketTable:
-        """Return the times of all frames by scanning the file; refuse a mostly unreadable one."""
+        """Scan the file for the times of all frames; refuse a mostly unreadable file."""
         table = self._read_through()
         check_readable_fraction(self, table)
         return table
@@ -299,7 +298,7 @@ class VideoSource(VideoReader):
         return self._table
 
     def keyframes(self) -> list[int] | None:
-        """Return the times of all keyframes; None if that would take scanning a large file."""
+        """Return the times of all keyframes; None if that means scanning a large file."""
         if self.is_indexed:
             shift = self._index_shift
             entries = self.stream.index_entries
@@ -307,13 +306,13 @@ class VideoSource(VideoReader):
         return None if self.is_large else self.table().keyframes
 
     def keyframe_before(self, time: int) -> int | None:
-        """Return the approximate time of the last keyframe before ``time``, if seekable."""
+        """Return the approximate time of the last keyframe before ``time``; None if unknown."""
         landmarks = self._landmarks
         if landmarks is not None:
             position = bisect_right(landmarks.keyframes, time) - 1
             return None if position < 0 else landmarks.keyframes[position]
         if not self.is_indexed and "matroska" in self.container.format.name:
-            # Its index is at the end of the file; the first seek reads it.
+            # The index is at the end of the file; the first seek reads it.
             return time - round(LIKELY_GROUP / self.tick)
         entries = self.stream.index_entries
         if not len(entries):
@@ -323,14 +322,14 @@ class VideoSource(VideoReader):
 
     @property
     def _is_worth_keeping(self) -> bool:
-        # Seeks find fragments of a damaged MP4 that reading does not; large files are not scanned.
+        # Seeks find fragments of a damaged MP4 that reading misses; large files are not scanned.
         return super()._is_worth_keeping and not (
             self.is_large and "mp4" in self.container.format.name
         )
 
     @property
     def _landmarks(self) -> PacketTable | None:
-        """Scanned table of a file without an index, if the file stays open and is scanned once."""
+        """Table of a file without an index, if the file stays open and is scanned only once."""
         if self.is_indexed or self._is_fully_listed:
             return None
         if self._table is None and not self._is_worth_keeping:
@@ -339,15 +338,15 @@ class VideoSource(VideoReader):
         return table if table.keyframe_offsets else None
 
     def has_landed(self, packet: Any, target: int) -> bool:
-        """Return whether reading from a keyframe gives the same frames as from the start."""
+        """Return whether reading from a keyframe gives the same frames as from the file's start."""
         if packet.pts is None or packet.pts > target:
             return False
-        # In files whose times restart, a seek may land in another part than reading on would.
+        # In files whose times restart, a seek may land in another part than reading on.
         landmarks = self._landmarks
         return landmarks is None or landmarks.keyframe_offsets.get(packet.pts) == packet.pos
 
     def is_expected(self, packet: Any) -> bool:
-        """Return whether a packet after a seek has the time it has when read from the start."""
+        """Return whether a packet after a seek has the same time as when read from the start."""
         landmarks = self._landmarks
         if packet.pts is None or packet.is_discard or landmarks is None:
             return packet.pts is not None
@@ -358,18 +357,17 @@ class VideoSource(VideoReader):
     def decoded_run(self, target: int) -> Iterator[DecodedRun]:
         """Yield a run of decoded frames that has not passed the tick ``target``.
 
-        Where files are kept open, it may continue a run of an earlier chunk.
+        If files are kept open, it may continue the run of an earlier chunk.
         """
         if self._identity is None:
             yield DecodedRun(self)
             return
         run = OPEN_FILES.take_run(self._identity, target)
         if run is None:
-            own = VideoSource(self.path, threads=1)
-            run = CachedRun(DecodedRun(own), own)
+            run = DecodedRun(VideoSource(self.path, threads=1))
         is_unchanged = False
         try:
-            yield run.frames
+            yield run
             is_unchanged = self._identity_now() == self._identity
         finally:
             if is_unchanged:
@@ -390,14 +388,14 @@ class VideoSource(VideoReader):
 
 MAX_TABLES = 2
 _TABLES: dict[Identity, PacketTable] = {}
-"""Tables of the last files, so that the chunks of a damaged video do not each scan it."""
+"""Tables of the latest files, so that a damaged video is not scanned for each of its chunks."""
 
 
 @contextlib.contextmanager
 def open_video(
     path: str | Path, *, threads: int = 0, keep_open: bool = False
 ) -> Iterator[VideoSource]:
-    """Open the video stream of a file; all decoding errors become ``VideoDecodeError``."""
+    """Open the video stream of a file; decoding errors raise ``VideoDecodeError``."""
     source = VideoSource(path, threads=threads, keep_open=keep_open)
     is_reusable = False
     try:

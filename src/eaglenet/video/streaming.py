@@ -1,13 +1,14 @@
-"""Convert a file to a fragmented MP4 that every browser plays, from a given second on.
+"""Convert a file to a fragmented MP4 that every browser plays, from the second ``START`` on.
 
     python -m eaglenet.video.streaming HANDLE START PARENT
 
-Files may be hostile, so this runs in its own process: it inherits an open file, is confined on
-Linux (:mod:`eaglenet.core.confinement`), has limited memory and CPU time, and ends with its parent.
-It does not import torch, so it starts fast. It writes one line of JSON (how, start; or error) to
-standard output, then the MP4; the parent must not trust either. Streams that browsers can play are
-copied, starting with the keyframe before ``START``. Others are converted to H.264 (at most
-1280 x 720) and AAC, starting exactly at ``START``. Times begin at 0.
+Streams that browsers can play are copied, from the keyframe before ``START`` on. Others are
+converted to H.264 (at most 1280 x 720) and AAC, from exactly ``START`` on. Times begin at 0.
+
+Files may be hostile, so this is a separate process. It inherits an open file, is confined on Linux
+(:mod:`eaglenet.core.confinement`), has limited memory and CPU time, and ends with its parent. It
+does not import torch, so it starts fast. It writes a line of JSON (``how`` and ``start``, or
+``error``) and the MP4 to standard output; the parent must trust neither.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.platform import (
     exit_with_parent,
     handle_to_descriptor,
-    limit_cpu_time,
     limit_memory,
     limit_process,
     lower_priority,
@@ -53,7 +53,7 @@ class Source:
     video: Any
     audio: Any | None
     zero: Fraction
-    """Second of the container's clock that players show as 0:00."""
+    """Time of the container's clock, in seconds, that players show as 0:00."""
 
     def seconds(self, item: Any) -> Fraction | None:
         """Return the display time of a packet or frame."""
@@ -64,7 +64,7 @@ class Source:
 
 
 def decode(packet: Any | None, stream: Any) -> list[Any]:
-    """Decode a packet; None drains the decoder. Broken packets give no frames."""
+    """Decode a packet; None drains the decoder. A broken packet gives no frames."""
     try:
         return list(stream.codec_context.decode(packet))
     except pyav().FFmpegError:
@@ -86,7 +86,7 @@ class StreamCopy:
         seconds = self.source.seconds(packet)
         if seconds is None or seconds < self.begin:
             return
-        # Matroska has no decoding times; after a seek the demuxer needs a few frames to guess them.
+        # Matroska has no decoding times; after a seek, the demuxer guesses them from a few frames.
         dts = packet.dts
         if dts is None:
             dts = packet.pts - self.lead if self.last is None else self.last + 1
@@ -103,7 +103,7 @@ class StreamCopy:
 
 
 class VideoConverter:
-    """Encodes upright frames, scaled down if necessary, as H.264."""
+    """Encodes frames as H.264, upright and scaled down if necessary."""
 
     def __init__(self, source: Source, target: Any, begin: Fraction, rotation: int) -> None:
         self.source, self.target, self.begin, self.rotation = source, target, begin, rotation
@@ -198,8 +198,8 @@ class AudioConverter:
                 self.next = round((seconds - self.begin) * AUDIO_RATE)
             self._encode(self.resampler.convert(frame))
 
-    def _encode(self, resampled: list[Any]) -> None:
-        for chunk in resampled:
+    def _encode(self, chunks: list[Any]) -> None:
+        for chunk in chunks:
             chunk.pts, chunk.time_base = self.next, Fraction(1, AUDIO_RATE)
             self.next = (self.next or 0) + chunk.samples
             self.target.mux(self.stream.encode(chunk))
@@ -213,15 +213,15 @@ class AudioConverter:
 
 MEMORY = 2 * 2**30
 CPU_SECONDS = 3600
-"""CPU time per stream; most films take less."""
+"""CPU time per stream; most films need less."""
 COPIED_VIDEO = {"h264": ("yuv420p", "yuvj420p"), "vp9": ("yuv420p",), "av1": ("yuv420p",)}
-"""Codecs that browsers play inside MP4, with their pixel formats."""
+"""Codecs that browsers play in an MP4, with their pixel formats."""
 COPIED_AUDIO = ("aac", "mp3", "opus", "flac")
 TIMED = ("matroska", "webm", "mov", "mp4", "flv")
-"""Containers with display times and keyframe flags. AVI lacks the times, transport
-streams the flags."""
+"""Containers with display times and keyframe flags. AVI lacks the times, transport streams the
+flags."""
 STEPS_BACK = (0.0, 2.0, 10.0, 60.0)
-"""Seconds before the start at which to look for a decodable frame; then from the beginning."""
+"""Seconds before the start at which to look for a decodable frame; the file's start comes last."""
 FRAGMENTS = {
     "movflags": "frag_keyframe+empty_moov+default_base_moof",
     "frag_duration": "1000000",
@@ -235,7 +235,6 @@ def open_source(file: IO[bytes]) -> Source:
     """Open the streams of a file; raise ``VideoDecodeError`` if it is not a video."""
     av = pyav()
     try:
-        # No protocol is allowed: only the open file can be read.
         container = open_input(file)
     except (av.FFmpegError, OSError, ValueError) as error:
         raise VideoDecodeError("file", f"not a video that can be read ({error})") from error
@@ -279,16 +278,16 @@ def packets(source: Source, *streams: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """Position to read from, the keyframe found there, and the rotation of its frame."""
+    """Position to read from, in seconds, the keyframe found there, and its rotation."""
 
     position: float
     keyframe: Fraction
     rotation: int
-    """Clockwise degrees by which stored frames are rotated for display."""
+    """Clockwise degrees by which frames are rotated for display."""
 
 
 def find_start(file: IO[bytes], start: float) -> StartPoint:
-    """Return the last position before ``start`` from which frames can be decoded."""
+    """Return the position nearest before ``start`` from which frames can be decoded."""
     point: StartPoint | None = None
     for position in [*(start - back for back in STEPS_BACK if back < start), 0.0]:
         file.seek(0)
@@ -314,7 +313,7 @@ def _first_frame(source: Source, position: float) -> StartPoint | None:
 
 
 def stream(file: IO[bytes], start: float, output: IO[bytes]) -> None:
-    """Write the line of JSON and the MP4."""
+    """Write the line of JSON and the MP4 to ``output``."""
     try:
         point = find_start(file, start)
     except VideoDecodeError as error:
@@ -361,15 +360,14 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     input_file = os.fdopen(handle_to_descriptor(handle), "rb")
     limit_memory(MEMORY)
-    limit_cpu_time(CPU_SECONDS)
-    limit_process()
+    limit_process(cpu_seconds=CPU_SECONDS)
     # x264 encodes in threads.
-    confinement.confine(threads=True)
+    confinement.confine()
     try:
         with input_file as file:
             stream(file, start, output)
     except BrokenPipeError:
-        os._exit(0)  # Nobody is watching any more.
+        os._exit(0)  # The parent has closed the pipe.
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Decode the frames of one or many windows of an open video, and repair damaged ones.
 
-Frames are found while decoding as little as possible: ``pick_exact`` finds the frame shown at each
-time, ``pick_keyframes`` the nearest keyframe, at one packet per frame. Files that are damaged or
-have no times are decoded from the start (``reader.decode_through``).
+As little as possible is decoded: ``pick_exact`` finds the frame shown at each time,
+``pick_keyframes`` the nearest keyframe, with one packet per frame. Files that are damaged or have
+no times are decoded from the start (``reader.decode_through``).
 """
 
 from __future__ import annotations
@@ -41,41 +41,43 @@ if TYPE_CHECKING:
 
 
 SEEK_GAP_SECONDS = 2
-"""Keyframes nearer than this are reached by reading on, at some microseconds per packet."""
+"""Nearer keyframes are reached by reading on, which takes a few microseconds per packet."""
 
 BUFFER_BYTES = 64 * 2**20
-"""Maximum bytes of packets read ahead of the decoder; beyond it they are decoded."""
+"""Maximum bytes of packets to read ahead of the decoder; beyond it, packets are decoded."""
 
 STEPS_BACK = (0, 1, 10, 60, None)
-"""Seconds before a target at which to look for a keyframe; None reads from the start."""
+"""Seconds before a target at which to look for a keyframe; None is the start of the file."""
 
 MIN_SKIPPED_PACKETS = 4
-"""Packets above which draining the decoder and starting at a keyframe is faster than decoding."""
+"""Packets from which on draining the decoder to skip them is faster than decoding them."""
 
 
 class UntimedPacketError(Exception):
-    """A packet has no time; only decoding all frames gives the times."""
+    """A packet has no time; the times are known only after decoding all frames."""
 
 
 class _AstrayError(Exception):
-    """Packets after a seek differ from those that reading from the start gives."""
+    """Packets after a seek differ from those read from the start."""
 
 
 class _ExactPicker:
-    """State of one ``pick_exact``: packets read, packets sent, frames awaited."""
+    """State of ``pick_exact``: the packets read, the packets sent, and the pending frames."""
 
     def __init__(self, source: VideoSource) -> None:
         self.source = source
         self.stream = source.packets()
         self.unsent: deque[Any] = deque()
         self.unsent_bytes = 0
-        self.times: list[int] = []  # sorted times of packets that may still matter
-        self.frames: dict[
-            int, Any
-        ] = {}  # decoded frames that are awaited or later than all awaited ones
-        self.positions_by_time: dict[int, list[int]] = {}  # frame time -> positions of its targets
-        self.read_to: int | None = None  # unread packets are shown no earlier than this
-        self.decoding = False
+        self.times: list[int] = []
+        """Sorted times of packets that may still be needed."""
+        self.frames: dict[int, Any] = {}
+        """Decoded frames that are pending or later than all pending ones."""
+        self.positions_by_time: dict[int, list[int]] = {}
+        """Positions of the targets of each pending frame."""
+        self.read_to: int | None = None
+        """Unread packets are shown no earlier than this tick."""
+        self.is_decoding = False
         self.last_requested = 0
         self.run_start = 0
         self.errors_at_start = source.errors
@@ -94,7 +96,7 @@ class _ExactPicker:
     def accept(self, packet: Any) -> None:
         if packet.pts is None:
             raise UntimedPacketError
-        # A packet is shown no earlier than it is decoded. Matroska omits the dts of the first ones.
+        # A packet is shown no earlier than decoded. Matroska omits the dts of the first packets.
         if packet.dts is not None and (self.read_to is None or packet.dts > self.read_to):
             self.read_to = packet.dts
         # Packets removed by an edit list are needed as references but never shown.
@@ -104,7 +106,7 @@ class _ExactPicker:
         self.unsent_bytes += packet.size
 
     def read_up_to(self, target: int) -> None:
-        """Read until no later packet can be the one shown at ``target``."""
+        """Read until no later packet can be shown at ``target``."""
         while self.read_to is None or self.read_to <= target or not self.times:
             if not self.read():
                 return
@@ -118,7 +120,7 @@ class _ExactPicker:
         return self.times[max(bisect_right(self.times, target) - 1, 0)]
 
     def jump(self, target: int, steps_back: Sequence[int | None] = STEPS_BACK) -> None:
-        """Seek to a keyframe at or before ``target``; step back where a container overshoots."""
+        """Seek to a keyframe at or before ``target``; step back if the seek lands after it."""
         per_second = math.ceil(1 / self.source.tick)
         for back in steps_back:
             self.has_jumped = back is not None
@@ -131,7 +133,7 @@ class _ExactPicker:
             self.unsent_bytes = 0
             self.times.clear()
             self.read_to = None
-            # MPEG-TS lands anywhere; packets before a keyframe cannot be decoded.
+            # In MPEG-TS a seek lands anywhere; packets before a keyframe cannot be decoded.
             packets = (packet for packet in self.stream if back is None or packet.is_keyframe)
             packet = next(packets, None)
             if packet and (back is None or self.source.has_landed(packet, target)):
@@ -146,22 +148,22 @@ class _ExactPicker:
                 start = position
             if packet.pts == time:
                 # Draining the decoder costs about as much as decoding a few packets.
-                return start if start >= MIN_SKIPPED_PACKETS or not self.decoding else 0
+                return start if start >= MIN_SKIPPED_PACKETS or not self.is_decoding else 0
         return 0
 
     def decode_first(self) -> None:
         packet = self.unsent.popleft()
         self.unsent_bytes -= packet.size
-        if not self.decoding:
-            self.decoding = True
+        if not self.is_decoding:
+            self.is_decoding = True
             self.run_start = packet.pts
-        # Frames shown before the keyframe refer to skipped packets.
+        # Packets shown before the keyframe refer to skipped ones.
         if packet.pts >= self.run_start:
             self.collect(self.source.send(packet, keep=packet.pts in self.positions_by_time))
 
     def collect(self, frames: Sequence[Any]) -> None:
         for frame in frames:
-            # Decoded frames are large, so those between two awaited ones are dropped.
+            # Decoded frames are large, so those between two pending ones are dropped.
             time = frame.pts
             if time is not None and (time in self.positions_by_time or time >= self.last_requested):
                 self.frames[time] = frame
@@ -172,11 +174,11 @@ class _ExactPicker:
                 yield position, self.frames[time]
 
     def finish(self) -> Iterator[tuple[int, Any | None]]:
-        """Drain the decoder; yield None for awaited frames that did not decode."""
-        if self.decoding:
+        """Drain the decoder; yield None for pending frames that did not decode."""
+        if self.is_decoding:
             self.collect(self.source.send(None))
             self.source.reset()
-            self.decoding = False
+            self.is_decoding = False
         is_damaged = self.source.errors > self.errors_at_start
         self.errors_at_start = self.source.errors
         if not is_damaged:
@@ -190,7 +192,7 @@ class _ExactPicker:
     def is_far_ahead(self, target: int) -> bool:
         gap = math.ceil(SEEK_GAP_SECONDS / self.source.tick)
         horizon = (self.read_to if self.read_to is not None else 0) + gap
-        # Looking up keyframes may scan the whole file.
+        # Finding keyframes may scan the whole file, so it comes last.
         if not self.may_jump or target <= horizon:
             return False
         keyframe = self.source.keyframe_before(target)
@@ -235,8 +237,8 @@ class _ExactPicker:
 def pick_exact(source: VideoSource, targets: Sequence[int]) -> Iterator[tuple[int, Any | None]]:
     """Yield the position of each sorted target and the frame shown at that time.
 
-    Frames come in decoding order; None is a frame that did not decode. Raises
-    ``UntimedPacketError`` if packets have no times or cannot be found by them.
+    Frames come in decoding order; None means that a frame did not decode. Raises
+    ``UntimedPacketError`` if packets have no times or cannot be found by time.
     """
     if not source.is_pickable:
         raise UntimedPacketError
@@ -251,7 +253,7 @@ def pick_keyframes(
 ) -> Iterator[tuple[int, Any | None]]:
     """Yield the position of each target and the frame of the nearest keyframe.
 
-    ``keyframes`` are the times of all keyframes; without them, the one a seek finds is taken.
+    ``keyframes`` are the times of all keyframes; if None, the keyframe that a seek finds is used.
     """
     positions_of: dict[int, list[int]] = {}
     packets: dict[int, Any] = {}
@@ -281,7 +283,7 @@ def pick_keyframes(
 
 
 def _keyframe_near(source: VideoSource, time: int, is_keyframe: bool) -> Any | None:
-    """Return the packet of the keyframe at ``time`` if there is one, else of the last before it."""
+    """Return the packet of the keyframe at ``time``, or of the last one before it."""
     nearest = None
     for back in (0, math.ceil(1 / source.tick), None):
         if back is None:
@@ -302,10 +304,10 @@ def _keyframe_near(source: VideoSource, time: int, is_keyframe: bool) -> Any | N
 
 
 def frame_at(source: VideoSource, seconds: float) -> Any:
-    """Return the frame shown at ``seconds``; the last one past the end."""
+    """Return the frame shown at ``seconds``; past the end, the last one."""
     moment = max(Fraction(seconds), Fraction(0)) + BORDER_TOLERANCE
     target = source.zero + int(moment / source.tick)
-    # An earlier call has read further than to its frame.
+    # An earlier call has read past its frame.
     source.rewind()
     source.reset()
     try:
@@ -325,9 +327,9 @@ def frame_at(source: VideoSource, seconds: float) -> Any:
 
 
 class FrameArrays:
-    """Frames in arrays, with tensors that share their memory.
+    """Frames as arrays, and as tensors that share their memory.
 
-    Decoder processes make the arrays without importing torch.
+    Decoder processes create the arrays without importing torch.
     """
 
     pixels: Pixels
@@ -354,10 +356,10 @@ def _as_tensor(array: NDArray[Any]) -> Tensor:
 
 
 MIN_CLEAN_FRACTION = 0.5
-"""Fraction of a damaged window's frames that must decode."""
+"""Minimum fraction of the frames of a damaged window that must decode."""
 
 FROM_START_SECONDS = 120
-"""Seconds of the file up to which damaged windows are decoded from its start."""
+"""Damaged windows within these first seconds of a file are decoded from its start."""
 
 RUN_UP_SECONDS = 10
 """Seconds before a damaged window at which decoding starts."""
@@ -367,9 +369,10 @@ RUN_UP_SECONDS = 10
 class DecodedVideo(FrameArrays):
     """Frames of one window, uint8 [frames, 3, size, size].
 
-    ``mask`` is True for frames of the video; ``seconds`` is when each frame is shown, counted from
-    the file's start like in players. ``largest_error`` is the largest distance in seconds between
-    a sampled time and its frame: 0 for exact frames, more with ``FrameSpec.fast`` or near damage.
+    mask: True for frames of the video, False for padding.
+    seconds: time of each frame from the start of the file, as in players.
+    largest_error: largest distance in seconds between a sampled time and its frame: 0 for exact
+        frames, more with ``FrameSpec.fast`` or near damage.
     """
 
     pixels: Pixels
@@ -378,7 +381,7 @@ class DecodedVideo(FrameArrays):
     largest_error: float
     window: Window | None = None
     thumbnail: Pixels | None = None
-    """The uncropped middle frame, [3, height, width], if a size was given."""
+    """The uncropped middle frame, [3, height, width], if it was requested."""
 
 
 def decode_windows(
@@ -391,10 +394,10 @@ def decode_windows(
 ) -> Iterator[DecodedVideo]:
     """Decode windows in one pass; yield each as soon as it and all earlier ones are complete.
 
-    The frames of a window depend on the file and the window only. After damage, each window is
+    The frames of a window depend only on the file and the window. After damage, each window is
     therefore decoded alone: errors in one frame affect frames decoded together with it, and
-    reading on may give other times than seeking. See :func:`eaglenet.video.decoding.decode_windows`
-    for the options.
+    reading on may give other times than seeking. For the options, see
+    :func:`eaglenet.video.decoding.decode_windows`.
     """
     plans = sorted(
         (plan_window(source, spec, window, step) for window in windows), key=lambda p: p.start
@@ -405,7 +408,7 @@ def decode_windows(
             with contextlib.closing(source.reopen(source.threads)) as own_source:
                 own_plan = plan_window(own_source, spec, plan.window, plan.step)
                 (own_plan,) = _pick_plans(own_source, spec, [own_plan], thumbnail_size)
-        # A damaged window is repaired with its own reader, so that this pass can continue.
+        # A damaged window is repaired with another reader, so that this pass can continue.
         video = _finish(source, spec, own_plan, skip_damaged, thumbnail_size)
         plan.frames = {}
         if video is not None:
@@ -415,7 +418,7 @@ def decode_windows(
 def _pick_plans(
     source: VideoSource, spec: FrameSpec, plans: Sequence[WindowPlan], thumbnail_size: int
 ) -> Iterator[WindowPlan]:
-    """Pick the frames of sorted plans in one pass; yield plans in order when they are complete."""
+    """Pick the frames of sorted plans in one pass; yield the plans in order once complete."""
     order = sorted(
         (target, number, index)
         for number, plan in enumerate(plans)
@@ -441,7 +444,7 @@ def _pick_plans(
 
 
 def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
-    """Return whether decoding a window alone could give other frames."""
+    """Return whether decoding the window alone could give other frames."""
     if source.is_decoded_through:
         return False
     return plan.is_damaged or source.errors > 0 or source.is_miscounted
@@ -450,13 +453,13 @@ def _may_differ_alone(source: VideoSource, plan: WindowPlan) -> bool:
 def _pick(
     source: VideoSource, spec: FrameSpec, targets: Sequence[int]
 ) -> Iterator[tuple[int, Any, PickedFrame | None]]:
-    """Yield position, decoded frame and its pixels; None and None where it did not decode."""
+    """Yield position, frame and pixels of each target; None and None if it did not decode."""
     latest: PickedFrame | None = None
     for position, frame in _frames(source, spec, targets):
         if frame is None:
             yield position, None, None
             continue
-        # Neighbouring targets often share a frame, which is scaled once.
+        # Neighbouring targets often share a frame; scale it once.
         if latest is None or frame.pts != latest.time:
             latest = PickedFrame(frame.pts, source.square_pixels(frame, spec))
         yield position, frame, latest
@@ -514,7 +517,7 @@ def _repair(
         # Streams with gradual refresh need a run-up; some can start at the first frame only.
         one_second = math.ceil(1 / source.tick)
         run_up = int(plan.start) - RUN_UP_SECONDS * one_second
-        # From the start of the file only if that is near, to keep the total cost linear.
+        # Decode from the start of the file only if it is near, to keep the total cost linear.
         starts: list[int | None] = [run_up] if run_up > table.times[0] else []
         if run_up <= table.times[0] + FROM_START_SECONDS * one_second:
             starts.append(None)
@@ -552,7 +555,7 @@ def _repair(
 
 
 def _until(frames: Iterator[tuple[int, Any]], last: int) -> Iterator[tuple[int, Any]]:
-    """Stop after ``last``: frames come approximately in display order."""
+    """Yield frames up to the first one after ``last``; they come almost in display order."""
     for time, frame in frames:
         if time > last:
             return

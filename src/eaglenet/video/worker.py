@@ -1,11 +1,12 @@
 """Worker processes for untrusted files: confined, one per file, with checked replies.
 
 On Linux a worker has two parts. The host imports what the work needs, confines itself as far as it
-can, and opens no file. For every file it forks a process that confines itself completely
-(:mod:`eaglenet.core.confinement`) and gets the file as an open descriptor. A file that takes over
-its process reaches no other file, and no later one: the next file gets a new process. Elsewhere one
-process serves all requests, with limits on memory only. So does a process that decodes on a GPU,
-since CUDA does not survive a fork; on Linux it is confined, but may send commands to the GPU.
+can, and opens no file. For each file it forks a process that confines itself completely
+(:mod:`eaglenet.core.confinement`) and receives the file as an open descriptor. A file that takes
+over its process reaches no other file, since the next one gets a new process. On other systems one
+process serves all requests, with a limit on its memory only. A process that decodes on a GPU also
+serves all requests, since CUDA does not survive a fork; on Linux it is confined, but may send
+commands to the GPU.
 
 Requests are pickled; replies come from a process that may be hostile and are binary messages
 (:mod:`eaglenet.video.messages`).
@@ -43,13 +44,13 @@ from eaglenet.video.messages import MAX_BYTES, Layout, MessageError, Receiver, l
 from eaglenet.video.reader import OPEN_FILES
 
 IS_FORKING = confinement.is_supported()
-"""True if each file gets its own process. Forking is not safe with the libraries of macOS."""
+"""True if each file gets its own process. On macOS, forking is not safe with system libraries."""
 CAN_SEND_FILES = hasattr(os, "readv")
-"""True if connections are sockets, which carry descriptors; on Windows they are pipes."""
+"""True if connections are sockets, which can send descriptors; on Windows they are pipes."""
 IDLE_SECONDS = 10.0
 """Seconds without a request after which a worker closes its open files."""
 SEND_SECONDS = 10
-"""Seconds for a worker to accept a request."""
+"""Seconds within which a worker must accept a request."""
 MESSAGE_SECONDS = 60.0
 """Seconds from the first to the last byte of a reply."""
 MAX_REASON = 2000
@@ -62,7 +63,7 @@ DRIVER_FILES = (
 )
 """Paths that CUDA reads: system libraries, and the kernel's description of the machine."""
 GPU_DESCRIPTORS = 1024
-"""Maximum open files of a process with CUDA, which needs one per device, stream and decoder."""
+"""Maximum open files of a process with CUDA, which opens some per device, stream and decoder."""
 INVALID_REPLY = "the decoder sent an invalid reply"
 _START, _STOP = b"start", b"stop"
 _EXIT_CODE = struct.Struct("<i")
@@ -72,14 +73,14 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True)
 class Reply:
-    """A worker's answer: a result, or the reason why there is none."""
+    """The reply of a worker: a result, or the reason why there is none."""
 
     result: Any = None
     reason: str | None = None
 
 
 def reply_layout(result: Layout) -> Layout:
-    """Return the layout of a reply with results of this layout."""
+    """Return the layout of replies with results of the layout ``result``."""
     text = layout_of(str)
 
     def write(writer: messages.Writer, reply: Reply) -> None:
@@ -98,12 +99,12 @@ def reply_layout(result: Layout) -> Layout:
 
 
 def valid_reason(text: str) -> str:
-    """Shorten a reason from a worker, and replace what cannot be stored."""
+    """Shorten a reason from a worker, and replace characters that cannot be stored."""
     return without_surrogates(text[:MAX_REASON])
 
 
 def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
-    """Run ``work`` on a request and return its result or the reason for its failure."""
+    """Return the result of ``work`` on a request, or the reason for its failure."""
     try:
         return Reply(work(request))
     except VideoDecodeError as error:
@@ -113,7 +114,7 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
     except MemoryError:
         return Reply(reason="needs more memory than the limit for a file")
     except Exception as error:
-        # One request must not end the run over all others.
+        # One request must not end the run over all requests.
         if isinstance(error, OSError) and error.strerror:
             return Reply(reason=error.strerror)
         return Reply(reason=f"{type(error).__name__}: {error}")
@@ -123,7 +124,7 @@ def attempt(work: Callable[[Request], Any], request: Request) -> Reply:
 
 
 class Channel:
-    """Sends requests to a process and receives its replies without waiting for them."""
+    """Sends requests to a process and receives its replies without blocking."""
 
     def __init__(self, connection: Connection, max_bytes: int = MAX_BYTES) -> None:
         self.connection = connection
@@ -134,7 +135,7 @@ class Channel:
         self._began_at = 0.0
 
     def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
-        """Send a request; raises ``OSError`` if the process has ended or does not read."""
+        """Send a request; raise ``OSError`` if the process has ended or does not read."""
         if shared_file is None or self._socket is None:
             # On Windows the worker opens the file itself.
             self.connection.send_bytes(pickle.dumps((request, None)))
@@ -144,12 +145,12 @@ class Channel:
             socket.send_fds(self._socket, [b"f"], [shared_file.descriptor])
 
     def receive(self) -> list[Any] | None:
-        """Return the buffers of the reply if it is complete, after reading what is there.
+        """Read the available bytes; return the buffers of the reply if it is complete.
 
         Raises ``EOFError`` or ``OSError`` if the process has ended, ``MessageError`` if the bytes
-        are not a message or come too slowly.
+        are not a message or arrive too slowly.
         """
-        deadline = time.monotonic() + 0.1  # Other workers wait, too.
+        deadline = time.monotonic() + 0.1  # Other workers are waiting, too.
         while time.monotonic() < deadline:
             try:
                 buffers = self._receiver.advance()
@@ -164,7 +165,7 @@ class Channel:
         return None
 
     def require_speed(self) -> None:
-        """Raise ``MessageError`` if a reply has begun and is not complete in time."""
+        """Raise ``MessageError`` if a reply has begun and is not complete after the time limit."""
         if self._began_at and time.monotonic() - self._began_at > MESSAGE_SECONDS:
             raise MessageError("the reply takes too long")
 
@@ -187,11 +188,11 @@ class Channel:
 
 
 def _socket_of(connection: Connection) -> socket.socket | None:
-    """Return a socket for the same connection; None on Windows, where it is a pipe."""
+    """Return a socket for a connection; None on Windows, where it is a pipe."""
     if not CAN_SEND_FILES:
         return None
     own = _duplicate(connection)
-    # A hostile worker that does not read must not stop the parent.
+    # A hostile worker that does not read must not block the parent.
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_SECONDS, 0))
     return own
 
@@ -206,7 +207,7 @@ class Worker:
     max_bytes: int = MAX_BYTES
     channel: Channel | None = None
     file: str | None = None
-    """File that the current process was started for."""
+    """File for which the current process was started."""
     missing: tuple[str, ...] = ()
     """Parts of the confinement that this system does not provide."""
     is_ready: bool = False
@@ -226,7 +227,7 @@ class Worker:
         return self.control if self.channel is None else self.channel.connection
 
     def read_ready(self) -> None:
-        """Read the first message: the imports are done and the host is confined."""
+        """Read the first message, which comes when the process is confined."""
         text = self.control.recv_bytes(2**16).decode()
         self.missing = tuple(text.splitlines())
         self.is_ready = True
@@ -234,7 +235,7 @@ class Worker:
             self.channel = Channel(self.control, self.max_bytes)
 
     def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
-        """Send a request, to a new process if it is for another file than the last one."""
+        """Send a request; a new process handles it if its file differs from the last one."""
         file = None if shared_file is None else shared_file.path
         if self.channel is None or (self.is_forking and file != self.file):
             self._fork()
@@ -252,12 +253,12 @@ class Worker:
         return reply
 
     def require_speed(self) -> None:
-        """Raise ``MessageError`` if the reply has begun and takes too long."""
+        """Raise ``MessageError`` if the reply takes too long; see :class:`Channel`."""
         if self.channel is not None:
             self.channel.require_speed()
 
     def require_silence(self) -> None:
-        """Raise an error: a process without a request has ended or sent something."""
+        """Raise an error, since a process without a request has ended or sent a message."""
         if self.channel is None:
             raise EOFError
         self.channel.receive()
@@ -275,7 +276,7 @@ class Worker:
     def stop(self) -> int | None:
         """End the process of the current file and return its exit code.
 
-        On Linux the worker stays usable if its host is alive.
+        On Linux the worker stays usable while its host is alive.
         """
         if self.is_forking and self.channel is not None:
             self.channel.close()
@@ -290,11 +291,11 @@ class Worker:
         return self.process.exitcode
 
     def kill(self) -> None:
-        """End both processes at once; the kernel ends the one that was forked."""
+        """Kill the host; the kernel then kills the process that it forked."""
         self.process.kill()
 
     def end(self) -> None:
-        """End the processes and wait for that."""
+        """End the processes and wait until they have ended."""
         if self.channel is not None:
             self.channel.close()
         self.control.close()
@@ -315,9 +316,11 @@ def start_worker(
 ) -> Worker:
     """Start a process that runs ``work`` on requests; its first message says that it is ready.
 
-    The return annotation of ``work`` defines the layout of its replies. ``memory`` limits the bytes
-    in addition to what the process needs at rest; ``threads`` lets the work start threads;
-    ``uses_gpu`` decodes videos on the GPU.
+    The return annotation of ``work`` defines the layout of its replies.
+
+    memory: limit in bytes, in addition to what the process uses when idle.
+    threads: the work may start threads.
+    uses_gpu: decode videos on the GPU.
     """
     layout = reply_layout(layout_of(messages.result_type(work)))
     child = start_child(
@@ -327,7 +330,7 @@ def start_worker(
 
 
 def _duplicate(connection: Connection) -> socket.socket:
-    # With all three arguments Python makes no system call, which a confined process may not.
+    # With all three arguments Python needs no system call that a confined process may not make.
     kind = (socket.AF_UNIX, socket.SOCK_STREAM, 0)
     return socket.socket(*kind, fileno=os.dup(connection.fileno()))
 
@@ -358,7 +361,7 @@ def _host(
 ) -> None:
     """Prepare this process, then serve requests or fork processes that do."""
     exit_with_parent(parent)
-    # Ctrl-C reaches all processes; the parent ends its workers itself.
+    # Ctrl-C reaches all processes; the parent ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     layout = reply_layout(layout_of(messages.result_type(work)))
     load_decoders()
@@ -379,7 +382,7 @@ def _host(
 
 
 def confine_host() -> list[str]:
-    """Confine a process that still forks; return what the system does not provide."""
+    """Confine a process that still forks; return reasons for missing confinement."""
     _discard_output()
     limit_process(cpu_seconds=round(MAX_SECONDS))
     reasons = (confinement.drop_capabilities(), confinement.restrict_files())
@@ -387,10 +390,10 @@ def confine_host() -> list[str]:
 
 
 def confine_gpu_process() -> list[str]:
-    """Confine a process with a CUDA context to what the driver opens; return what is missing.
+    """Confine a process with a CUDA context; return reasons for missing confinement.
 
-    CUDA does not start under Landlock. The threads of the driver therefore exist before and keep
-    their access to files; the filter of system calls binds them, too.
+    It may open what the driver opens. CUDA does not start under Landlock, so the threads of the
+    driver start before and keep their access to files; the system call filter applies to them, too.
     """
     _discard_output()
     limit_process(cpu_seconds=round(MAX_SECONDS), descriptors=GPU_DESCRIPTORS)
@@ -404,7 +407,7 @@ def confine_gpu_process() -> list[str]:
 
 
 def _discard_output() -> None:
-    """Redirect standard output: a terminal would obey escape sequences."""
+    """Discard standard output and errors, since a terminal interprets escape sequences."""
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (1, 2):
         os.dup2(null, standard)
@@ -412,7 +415,7 @@ def _discard_output() -> None:
 
 
 def _filter_problems() -> list[str]:
-    """Try the filter of system calls in another process, since it cannot be removed."""
+    """Try the system call filter in a forked process, since it cannot be removed."""
     child = os.fork()
     if child == 0:
         os._exit(0 if confinement.restrict_system_calls(threads=False) is None else 1)
@@ -423,9 +426,9 @@ def _filter_problems() -> list[str]:
 def _fork_for_files(
     control: Connection, work: Callable[[Any], Any], layout: Layout, threads: bool
 ) -> None:
-    """Start and end one process per file, as the parent requests. Reads no file itself."""
+    """Start and end one process per file, as the parent requests."""
     child: int | None = None
-    # Objects from before the fork stay shared between the processes.
+    # Keeps the memory of existing objects shared between the processes.
     gc.collect()
     gc.freeze()
     while True:
@@ -456,34 +459,34 @@ def _fork_for_files(
 
 
 def _end_child(child: int | None) -> int:
-    """End a forked process; return its exit code, or minus the number of the signal it died of."""
+    """End a forked process; return its exit code, or the negative number of its signal."""
     if child is None:
         return 0
-    ended, status = os.waitpid(child, os.WNOHANG)
-    if not ended:
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if not pid:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
 
 
 def load_decoders() -> None:
-    """Import everything that decoding may need, since a confined process cannot read modules."""
+    """Import everything that decoding may need, since a confined process cannot open files."""
     load_image_formats()
     for name in ("utf-8", "utf-16", "utf-32", "latin-1", "cp1252", "ascii", "idna"):
         "".encode(name)
-    with contextlib.suppress(UsageError):  # Not installed; videos are reported one by one.
+    with contextlib.suppress(UsageError):  # PyAV is not installed; each video is reported.
         load_pyav()
 
 
 def next_request(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> bytes:
-    """Wait for a request; close open files if that takes long."""
+    """Wait for a request; close open files after ``idle_seconds``."""
     if not connection.poll(idle_seconds):
         OPEN_FILES.close()
     return connection.recv_bytes()
 
 
 def _serve(connection: Connection, work: Callable[[Any], Any], layout: Layout) -> None:
-    """Answer requests until the parent closes the connection."""
+    """Reply to requests until the parent closes the connection."""
     while True:
         request, shared_file = pickle.loads(next_request(connection))
         if shared_file is not None:
@@ -509,20 +512,23 @@ def _write(connection: Connection, content: memoryview) -> None:
             content = content[os.write(connection.fileno(), content) :]
 
 
-def _check(check: Callable[[Any, Any], None], request: Any, result: Any) -> None:
-    try:
-        check(request, result)
-    except ValueError as error:
-        raise MessageError(str(error)) from error
+def check_reply(check: Callable[[Any, Any], None] | None, request: Any, reply: Reply) -> None:
+    """Raise ``MessageError`` if ``check`` refuses the result of a reply by a ``ValueError``."""
+    if reply.reason is None and check is not None:
+        try:
+            check(request, reply.result)
+        except ValueError as error:
+            raise MessageError(str(error)) from error
 
 
 class IsolatedProcess:
-    """Calls one function in a worker, with limits; a crashed or slow process is replaced.
-
-    ``check`` raises ``ValueError`` if a result does not belong to its request; ``threads`` lets the
-    work start threads.
+    """Calls a function in a worker, with limits; a crashed or slow process is replaced.
 
     Safe to use from several threads; calls run one after the other.
+
+    memory, threads: see :func:`start_worker`.
+    seconds: time limit per call.
+    check: raises ``ValueError`` if a result does not fit its request.
     """
 
     def __init__(
@@ -544,9 +550,9 @@ class IsolatedProcess:
         self._is_closed = False
 
     def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
-        """Return ``work(request)``; its errors and exceeded limits become ``UsageError``."""
+        """Return ``work(request)``; errors and exceeded limits raise ``UsageError``."""
         with self._lock:
-            # On Linux it ends with the thread that started it.
+            # On Linux the process ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
             try:
@@ -560,7 +566,7 @@ class IsolatedProcess:
             return reply.result
 
     def start(self) -> None:
-        """Start the process, without waiting until it is ready, if it is not running."""
+        """Start the process if it is not running; do not wait until it is ready."""
         with self._lock:
             self._start()
 
@@ -580,13 +586,12 @@ class IsolatedProcess:
         worker.send(request, shared_file)
         while (seconds_left := deadline - time.monotonic()) > 0:
             if worker.connection.poll(seconds_left) and (reply := worker.receive()) is not None:
-                if reply.reason is None and self.check is not None:
-                    _check(self.check, request, reply.result)
+                check_reply(self.check, request, reply)
                 return reply
         raise EagleNetError(f"took longer than {self.seconds:.0f} s")
 
     def close(self) -> None:
-        """End the process at once, whatever it is doing; a call in progress fails."""
+        """Kill the process; a call in progress fails."""
         self._is_closed = True
         worker = self._worker
         if worker is not None:
@@ -601,6 +606,6 @@ class IsolatedProcess:
             self._worker = None
 
     def __del__(self) -> None:
-        # The interpreter may be shutting down, and the process ends with it.
+        # While the interpreter shuts down this may fail; the process then ends with it.
         with contextlib.suppress(Exception):
             self._stop()

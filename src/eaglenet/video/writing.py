@@ -1,10 +1,9 @@
-"""Write videos: frames in memory, and spans of other videos."""
+"""Write videos from frames in memory and from spans of other videos."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import os
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -28,7 +27,7 @@ CLIP_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS = 90_000
 """Ticks per second of the video stream of a clip."""
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
-"""Sample rates that a clip keeps; others are converted to the last."""
+"""Sample rates that a clip keeps; audio of another rate is converted to the last one."""
 AUDIO_FRAME = 1024
 """Samples per AAC frame."""
 
@@ -68,7 +67,7 @@ def write_video(
 def _channels_last(frames: Any) -> Pixels:
     """Convert [frames, 3, height, width] to [frames, height, width, 3].
 
-    Input of the latter shape may be any object that yields one frame after the other.
+    Frames of the latter shape may be any object that iterates over them.
     """
     # Importing torch to recognise a tensor would take seconds.
     array = frames.numpy() if hasattr(frames, "numpy") else frames
@@ -84,15 +83,15 @@ def _channels_last(frames: Any) -> Pixels:
 
 
 def _even_sides(height: int, width: int) -> tuple[int, int]:
-    """Return the even sides that 4:2:0 chroma needs."""
+    """Round sides down to even numbers, as 4:2:0 chroma needs them."""
     return max(2, height - height % 2), max(2, width - width % 2)
 
 
 class ClipEncoder:
     """Encodes spans of videos, one after the other, into an open MP4 with H.264 and AAC.
 
-    The MP4 has the size of its first frame, at most ``max_size`` (longer and shorter side); later
-    frames of another size get black borders.
+    The MP4 has the size of its first frame, at most ``max_size`` (longer and shorter side). Frames
+    of another size get black borders.
 
     audio: format of the audio; None for an MP4 without audio.
     """
@@ -116,13 +115,13 @@ class ClipEncoder:
         self._last_tick = -1
 
     def add_video(self, source: VideoSource, first: Fraction, last: Fraction) -> None:
-        """Add the ticks ``[first, last)`` of a video, exactly from the frame shown at ``first``."""
+        """Add the ticks ``[first, last)`` of a video, from the frame shown at ``first``."""
         begin: int | None = None
         end = short_side = 0
         for time, duration, frame in frames_between(source, first, last):
             if begin is None:
                 begin = time
-                # As it is displayed: rotated, and with square pixels.
+                # The size on display: rotated, with square pixels.
                 _, height, width = source.scaled_pixels(frame, min(frame.width, frame.height)).shape
                 short_side = self.fitted_side(width, height)
             pixels = source.scaled_pixels(frame, short_side)
@@ -140,15 +139,15 @@ class ClipEncoder:
         self.end_span((end - begin) * source.tick, samples)
 
     def add_frame(self, pixels: Pixels, seconds: Fraction, duration: Fraction) -> None:
-        """Encode RGB ``[3, height, width]``, shown from ``seconds`` of the span on."""
+        """Encode RGB ``[3, height, width]``, shown ``seconds`` after the start of the span."""
         if self._video is None:
             self._add_streams(pixels.shape[1], pixels.shape[2])
         height, width = self._video.height, self._video.width
         pixels = pixels[:, :height, :width]
         rows, columns = pixels.shape[1:]
-        top, left = (height - rows) // 2, (width - columns) // 2
+        y, x = (height - rows) // 2, (width - columns) // 2
         canvas = np.zeros((height, width, 3), np.uint8)
-        canvas[top : top + rows, left : left + columns] = pixels.transpose(1, 2, 0)
+        canvas[y : y + rows, x : x + columns] = pixels.transpose(1, 2, 0)
         tick = max(round((self._seconds + seconds) * TICKS), self._last_tick + 1)
         frame = pyav().VideoFrame.from_ndarray(canvas, format="rgb24")
         frame.pts, frame.duration = tick, max(1, round(duration * TICKS))
@@ -157,7 +156,7 @@ class ClipEncoder:
         self.container.mux(self._video.encode(frame))
 
     def fitted_side(self, width: int, height: int) -> int:
-        """Return the shorter side with which a frame fits into the MP4, at first into its limit."""
+        """Return the shorter side to which a frame is scaled, to fit into the MP4 or its limit."""
         if self._video is not None:
             limits = (self._video.width, self._video.height)
         elif self.max_size is None:
@@ -176,7 +175,7 @@ class ClipEncoder:
         self._video.height, self._video.width = _even_sides(height, width)
         self._video.pix_fmt = "yuv420p"
         self._video.time_base = self._video.codec_context.time_base = Fraction(1, TICKS)
-        # Otherwise the last frame of a clip has no duration.
+        # Without this flag the last frame of a clip has no duration.
         self._video.codec_context.flags |= FRAME_DURATION
         # All streams must exist before the first packet.
         if self.audio_format is not None:
@@ -184,7 +183,7 @@ class ClipEncoder:
             self._audio = self.container.add_stream("aac", rate=rate, layout=layout)
 
     def end_span(self, seconds: Fraction, samples: Samples | None) -> None:
-        """Add the audio of a span, silence where it has none; the next one begins after it."""
+        """End a span: add its audio, and silence for audio that is missing."""
         self._seconds += seconds
         if self._audio is None or self.audio_format is None:
             return
@@ -202,7 +201,7 @@ class ClipEncoder:
             self.container.mux(self._audio.encode(frame))
 
     def finish(self) -> None:
-        """Encode what the encoders still hold."""
+        """Encode the frames and samples that the encoders hold back."""
         for stream in (self._video, self._audio):
             if stream is not None:
                 self.container.mux(stream.encode(None))
@@ -248,7 +247,7 @@ def write_clip(
 ) -> None:
     """Write ``[start, end)`` seconds with audio to an MP4 that plays from its first frame.
 
-    max_size: largest longer and shorter side in pixels.
+    max_size: maximum longer and shorter side in pixels.
     """
     with open_video(source) as video:
         span = clip_window(video, (start, end))
@@ -260,7 +259,7 @@ def write_clip(
 
 
 def _audio_format(source: VideoSource) -> AudioFormat | None:
-    """Return the format in which a clip keeps the audio of a file; None if it has none."""
+    """Return the audio format of a clip of a file; None if the file has no audio."""
     stream = next(iter(source.container.streams.audio), None)
     if stream is None or stream.codec_context is None:
         return None
@@ -268,44 +267,15 @@ def _audio_format(source: VideoSource) -> AudioFormat | None:
     return AudioFormat(rate, "mono" if stream.channels == 1 else "stereo")
 
 
-class _Content(io.RawIOBase):
-    """Reads a buffer that is being written, from a position of its own."""
-
-    def __init__(self, buffer: io.BytesIO) -> None:
-        self._buffer = buffer
-        self._position = 0
-
-    def read(self, size: int = -1) -> bytes:
-        end = None if size < 0 else self._position + size
-        with self._buffer.getbuffer() as content:
-            chunk = bytes(content[self._position : end])
-        self._position += len(chunk)
-        return chunk
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        sizes = {os.SEEK_CUR: self._position, os.SEEK_END: self._buffer.getbuffer().nbytes}
-        self._position = offset + sizes.get(whence, 0)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-
 @contextlib.contextmanager
 def open_mp4(target: str | Path | io.BytesIO) -> Iterator[Any]:
     """Open an MP4 for writing, with its index at the front; a file is removed if the block fails.
 
-    FFmpeg opens what it has written a second time, to move it behind the index.
+    To move the content behind the index, FFmpeg opens the output again and reads it.
     """
     options = {"movflags": "+faststart"}
     if isinstance(target, io.BytesIO):
-        arguments = {"io_open": lambda url, flags, options: _Content(target)}
+        arguments = {"io_open": lambda url, flags, options: io.BytesIO(target.getvalue())}
         with pyav().open(target, "w", format="mp4", options=options, **arguments) as container:
             yield container
         return

@@ -16,7 +16,7 @@ from eaglenet.encoders.compact import (
     CompactTextConfig,
     CompactVisionConfig,
 )
-from eaglenet.research.small.run import start_from
+from eaglenet.research.small.run import load_initial_weights
 
 WIDTH, HEADS, HIDDEN = 24, 2, 48
 
@@ -106,7 +106,7 @@ def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
             torch.nn.init.normal_(parameter, std=0.3)
         model.save_pretrained(tmp_path / name)
     encoder = make_encoder()
-    start_from(encoder, tmp_path / "vision", tmp_path / "text")
+    load_initial_weights(encoder, tmp_path / "vision", tmp_path / "text")
 
     pixels = torch.randn(2, 3, 28, 28)
     ids = torch.tensor([[1, 5, 9, 2], [1, 7, 2, 0]])

@@ -129,8 +129,8 @@ def test_missing_and_broken_videos_are_skipped_with_reasons(
     split = split_of([videos[0], None, broken, videos[3]])
     cache = FrameCache.build(split, SPEC, tmp_path / "cache")
     assert cache.cached_mask.tolist() == [True, False, False, True]
-    assert cache.skipped["v1"] == "no file found"
-    assert cache.skipped["v2"]
+    assert cache.skip_reasons["v1"] == "no file found"
+    assert cache.skip_reasons["v2"]
     assert "2 of 4 videos cached, 2 skipped" in caplog.text
     with pytest.raises(DatasetError, match="no frames of 'v1': no file found"):
         cache.clips([0, 1])
@@ -216,7 +216,7 @@ def test_a_killed_build_keeps_its_durable_rows(
     def build_and_hang() -> None:
         """One durable row at a time."""
         frame_cache.COMMIT_ROWS = 1
-        hang = lambda work: time.sleep(600 if work.done == 3 else 0)  # noqa: E731
+        hang = lambda work: time.sleep(600 if work.count == 3 else 0)  # noqa: E731
         FrameCache.build(split, SPEC, tmp_path, progress=hang)
 
     child = start(build_and_hang)
@@ -237,7 +237,7 @@ def test_rows_before_an_interrupt_are_kept(
     split: Split, tmp_path: Path, decodings: list[Any]
 ) -> None:
     def interrupt(work: ProgressUpdate) -> None:
-        if work.done == 2:
+        if work.count == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

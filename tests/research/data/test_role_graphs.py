@@ -10,7 +10,7 @@ from eaglenet.research.data.role_graphs import (
     MAX_VERBS,
     NUM_NODES,
     ROLES,
-    over_tokens,
+    expand_to_tokens,
     parse,
     role_graph,
     role_graphs,
@@ -82,7 +82,7 @@ def test_a_graph_says_who_hears_whom() -> None:
 
 def test_a_word_of_several_tokens_spans_them_all() -> None:
     words = ["a", "man", "rides", "a", "horse"]
-    graph = over_tokens(role_graphs([words], 5), [[1, 2, 3, 1, 1]], 8, first=1)
+    graph = expand_to_tokens(role_graphs([words], 5), [[1, 2, 3, 1, 1]], 8, first=1)
     verb, doer = 1, 1 + MAX_VERBS
     assert graph.spans[0, doer].nonzero().flatten().tolist() == [1, 2, 3]
     assert graph.spans[0, verb].nonzero().flatten().tolist() == [4, 5, 6]

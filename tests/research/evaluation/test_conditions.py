@@ -5,8 +5,8 @@ from __future__ import annotations
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.evaluation.run_records import (
     CLIP,
+    CONDITIONS_BEFORE_CLIP,
     ERRATA,
-    OLDER,
     conditions_lines,
     paper_conditions,
     run_conditions,
@@ -21,7 +21,7 @@ def test_every_row_before_clip_has_conditions_of_its_own() -> None:
         for row in paper_tables()[name].rows
         if row.group == "other"
     }
-    assert labels == set(OLDER)
+    assert labels == set(CONDITIONS_BEFORE_CLIP)
     assert set(ERRATA) <= labels
     assert paper_conditions("XPool") == CLIP
 

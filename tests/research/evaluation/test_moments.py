@@ -82,6 +82,8 @@ def test_average_precision_equals_numbers_worked_out_by_hand() -> None:
 def test_metrics_count_a_text_without_moments_as_zero() -> None:
     texts = [MomentText("a", "one", ((0.0, 10.0),)), MomentText("b", "two", ((0.0, 10.0),))]
     metrics = moment_metrics(texts, [[(0.0, 5.0)], []])
+    assert str(metrics).endswith("note: 2 texts are too few for recalls to mean much")
+    assert not moment_metrics(5 * texts, 5 * [[(0.0, 5.0)], []]).notes
     assert dict(metrics.recalls) == {"R@1 IoU=0.3": 50, "R@1 IoU=0.5": 50, "R@1 IoU=0.7": 0}
     assert metrics.mean_iou == pytest.approx(25)
     # Only the first of the ten thresholds, 0.5, is reached.

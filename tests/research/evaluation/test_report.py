@@ -18,7 +18,7 @@ from eaglenet.research.evaluation import report as report_module
 from eaglenet.research.evaluation.figures import (
     Curve,
     QualitativeExample,
-    Retrieved,
+    RetrievedVideo,
     choose_queries,
     curves_figure,
     make_examples,
@@ -132,7 +132,7 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
     for name in ("loss", "recall", "recall_against_time"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
         assert f"]({name}.png)" in text
-    assert not report.broken
+    assert not report.unreadable_runs
 
 
 @with_blank_figures
@@ -188,8 +188,8 @@ def test_missing_and_half_written_runs_are_named_and_not_fatal(tmp_path: Path) -
     folders = [tmp_path / name for name in ("whole", "unfinished", "torn", "odd", "none")]
     report = write_report(folders, tmp_path / "report")
     text = report.markdown.read_text()
-    assert [entry.reason for entry in report.broken] == ["no such folder"]
-    assert {run.folder.name for run in report.unfinished} == {"unfinished", "torn", "odd"}
+    assert [entry.reason for entry in report.unreadable_runs] == ["no such folder"]
+    assert {run.folder.name for run in report.unfinished_runs} == {"unfinished", "torn", "odd"}
     assert "no result.json" in text
     assert "result.json cannot be read" in text
     assert "log.jsonl line 7 is broken" in text
@@ -293,7 +293,9 @@ def test_right_and_wrong_are_told_apart_without_colour(monkeypatch: pytest.Monke
     monkeypatch.setattr("eaglenet.research.evaluation.figures.WRONG", "#1a9641")
     frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     pictures = {
-        qualitative_figure([QualitativeExample("a", {"run": [Retrieved("v", frames, is_right)]})])
+        qualitative_figure(
+            [QualitativeExample("a", {"run": [RetrievedVideo("v", frames, is_right)]})]
+        )
         for is_right in (True, False)
     }
     assert len(pictures) == 2
@@ -303,7 +305,7 @@ def test_a_figure_marks_right_in_green_and_wrong_in_red() -> None:
     frames = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     png = {
         is_right: qualitative_figure(
-            [QualitativeExample("a query", {"run": [Retrieved("v", frames, is_right)]})]
+            [QualitativeExample("a query", {"run": [RetrievedVideo("v", frames, is_right)]})]
         )
         for is_right in (True, False)
     }

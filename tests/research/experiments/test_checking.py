@@ -71,10 +71,9 @@ def test_one_fault_alone_is_one_line(tmp_path: Path) -> None:
 
 
 def test_frozen_towers_are_suggested_only_for_others() -> None:
-    experiment = Recipe("xpool", "folder", "small-frozen").build()
     hints = []
-    for preparation in ("", "; before that, 20 videos are encoded once"):
-        estimate = Estimate(60, 3600.0, None, preparation)
-        check = ExperimentCheck(experiment, {"trained": 7}, {}, estimate)
+    for tower in ("small", "small-frozen"):
+        experiment = Recipe("xpool", "folder", tower).build()
+        check = ExperimentCheck(experiment, {"trained": 7}, {}, Estimate(60, 3600.0, None))
         hints.append(any("faster: --tower" in line for line in summary(experiment, check, "cpu")))
     assert hints == [True, False]

@@ -371,7 +371,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     from eaglenet.research.experiments.campaign import (
         Trial,
         campaign_table,
-        reasons,
+        cannot_run_lines,
         run_campaign,
         write_report,
     )
@@ -382,7 +382,7 @@ def test_a_method_that_cannot_run_gets_a_row_that_says_why(features: Path, tmp_p
     rows = run_campaign([trial], [0], tmp_path, split="val", device="cpu")
     assert "frozen features" in rows[0].cannot_run
     assert campaign_table(rows)[1][0] == ["ts2net", "cannot run"]
-    assert "frozen features" in reasons(rows)[0]
+    assert "frozen features" in cannot_run_lines(rows)[0]
     write_report(tmp_path / "new", "compare", "title", rows, split="val")
     assert "frozen features" in (tmp_path / "new" / "compare.md").read_text()
 
@@ -458,9 +458,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(
     monkeypatch.setenv("PYTHONSAFEPATH", "1")
     with pytest.raises(SystemExit) as left:
         main()
-    assert left.value.code == 1
+    assert left.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "expected a folder" in line
+    assert "is not a folder" in line
 
 
 def test_a_terminated_process_saves_its_step_and_says_how_to_go_on(
@@ -502,7 +502,7 @@ def test_scores_of_a_run_can_be_written_and_post_processed(features: Path, tmp_p
     assert metrics["t2v"] == record["t2v"]
     assert metrics["v2t"] == record["v2t"]
     assert "dual_softmax" in metrics
-    with pytest.raises(EagleNetError, match=r"end in \.npy"):
+    with pytest.raises(EagleNetError, match=r"ends in \.npy"):
         invoke(*evaluate, tmp_path / "sim.csv")
 
 
@@ -531,9 +531,22 @@ def test_a_table_wider_than_the_terminal_keeps_its_numbers(
     from eaglenet.cli.options import print_table
 
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     print_table("title", ["", *["t2v R@1"] * 6], [["components/frl+sigmoid", *["13.2 +- 0.2"] * 6]])
     row = capsys.readouterr().out.splitlines()[-2].strip()
     assert row.split("components/frl+sigmoid")[1].split("   ")[1:] == ["13.2 +- 0.2"] * 6
+
+
+def test_a_piped_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    from eaglenet.cli.options import print_table
+
+    print_table("[a] in b", ["split", "left out"], [["train", "7"], ["val", "1,234,567"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "[a] in b",
+        "split   left out",
+        "train          7",
+        "val    1,234,567",
+    ]
 
 
 def test_budgets_that_differ_are_named() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.process import Child, start_child
 from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.report import read_ranks, write_report
 from eaglenet.research.experiments import campaign as campaign_module
@@ -86,7 +88,26 @@ def test_rows_have_ranks_differences_and_seconds(
     written = write_report([tmp_path], tmp_path / "report")
     text = written.markdown.read_text()
     assert "Differences on the validation split" in text
-    assert "Paired bootstrap" in text
+    assert text.count("Paired bootstrap") == 1  # Two recipes: the other way round says the same.
+
+
+def test_an_interrupted_campaign_leaves_no_run_behind(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = []
+
+    def start(*arguments: Any) -> Child:
+        children.append(start_child(*arguments))
+        return children[-1]
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(campaign_module, "start_child", start)
+    monkeypatch.setattr(campaign_module, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign([trial(features)], [0, 1], tmp_path, split="val", device="cpu", jobs=2)
+    assert [child.process.is_alive() for child in children] == [False, False]
 
 
 @pytest.mark.slow

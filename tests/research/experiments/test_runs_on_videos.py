@@ -20,8 +20,10 @@ from eaglenet.research.data.demo.dataset import render_world
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import check_experiment
+from eaglenet.research.experiments.estimate import Preparation
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
+from eaglenet.research.experiments.publication import find_model, model_card
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
 from eaglenet.research.training.distributed import World
@@ -302,15 +304,25 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     recipe = Recipe("xpool", "folder", "small-frozen").build()
     settings = [f"data.root={videos}", "training.epochs=1", "training.batch_size=8"]
     experiment = recipe.override([*settings, "data.frames.num_frames=2"])
-    estimate = str(check_experiment(experiment, World()).estimate)
-    assert estimate.startswith("estimate: 7 steps")
-    assert estimate.endswith("20 videos are encoded once")
+    cache = tmp_path / "run" / "frames"
+    check = check_experiment(experiment, World(), cache)
+    assert check.preparation.num_videos == 20
+    assert check.preparation.seconds > 0.1  # 0.1 s per video on one core
+    assert check.cost.startswith("estimate: preparing 20 videos once in about ")
+    assert ", then 7 steps in about " in check.cost
     run = train(experiment, tmp_path / "run", device="cpu")
     assert run.result["metrics"]["t2v"]["R@10"] == 100.0
+    assert check_experiment(experiment, World(), cache).preparation == Preparation()
     assert len(list((tmp_path / "run").glob("frames/folder-*/train/index.json"))) == 1
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     # Those of the run beside it.
     assert not list((tmp_path / "other").glob("frames/folder-*"))
+    first, second = (evaluate_run(run.folder, split="test", device="cpu") for _ in range(2))
+    assert first.preparation_seconds > 0.3  # two videos are decoded and encoded
+    assert f"preparing the data {first.preparation_seconds:.1f} s, encoding" in str(first)
+    assert second.preparation_seconds < first.preparation_seconds / 2
+    assert find_model(run.folder) == run.folder / "whole"
+    assert "The method `xpool` over `small`" in model_card(run.folder, "somebody/head")
     whole = load(str(tmp_path / "run"))  # Not RUN/model, which lacks the towers.
     assert whole.name == "xpool"
     assert whole.tokenizer is not None

@@ -343,7 +343,7 @@ def test_the_main_results_train_as_the_benchmark_measures(tower: str) -> None:
 
 
 def test_masks_and_frames_are_options_of_their_own() -> None:
-    released = EagleNetConfig.released()
+    released = EagleNetConfig.for_script()
     encoder = FeatureEncoder(FeatureConfig(512, 512, 512, identity=True))
     specs = {
         EagleNet.build(

@@ -306,6 +306,7 @@ def loss_names(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
         return build.Estimate(num_steps, 0.0, None)
 
     monkeypatch.setattr(build, "estimate_run", one_step)
+    monkeypatch.setattr(build, "estimate_preparation", lambda *_, **__: build.Preparation())
     return lambda: found[-1]
 
 
@@ -459,6 +460,7 @@ def test_ablations_have_the_papers_settings(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "estimate_run", lambda *_: "not timed")
+    monkeypatch.setattr(build, "estimate_preparation", lambda *_, **__: build.Preparation())
     found = dry_run(line, folder, "--set", f"encoder.source={folder / 'clip-b16'}")
     table, data = shlex.split(line)[2], shlex.split(line)[4]
     assert list(found) == list(TABLES[table])

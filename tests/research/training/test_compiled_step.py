@@ -35,7 +35,7 @@ batch = PairBatch(
 found = []
 for is_compiled in (False, True):
     torch.manual_seed(0)
-    config = EagleNetConfig.released("msrvtt-b16", dim=16, num_frames=4, num_heads=2)
+    config = EagleNetConfig.for_script("msrvtt-b16", dim=16, num_frames=4, num_heads=2)
     method = EagleNet.build(config, ClipEncoder(towers)).train()
     method.encoder.set_gradient_checkpointing(1)
     if is_compiled:

@@ -24,7 +24,7 @@ class BridgeFormerConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(BridgeFormerConfig, paper="BridgeFormer (Ge et al., CVPR 2022)", checked="golden")
+@register(BridgeFormerConfig, paper="BridgeFormer (Ge et al., CVPR 2022)", checked_by="golden")
 class BridgeFormer(SpaceTimeMethod):
     """Blocks of the image tower over all frames, without attention over time or frame positions.
 

@@ -34,7 +34,7 @@ class CEConfig(MethodConfig):
     sequential: gate experts one after the other, as in the official code (see
         :class:`~eaglenet.layers.experts.CollaborativeGate`); the paper gates all at once.
     padding: ``official`` passes padded words, padded tokens and missing experts through the network
-        as zeros, as the code of the authors does; only the score leaves missing experts out.
+        as zeros, as the authors' code does, and leaves missing experts out of the score only.
     """
 
     dim: int = 512
@@ -46,7 +46,7 @@ class CEConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(CEConfig, paper="CE (Liu et al., BMVC 2019)", checked="golden", reads_experts=True)
+@register(CEConfig, paper="CE (Liu et al., BMVC 2019)", checked_by="golden", reads_experts=True)
 class CE(ExpertMethod):
     """Mixture of gated experts; VLAD of words and long experts, means of the others.
 

@@ -1,4 +1,4 @@
-"""ClipBERT: a transformer over text and the patches of a clip, for every pair."""
+"""ClipBERT: a transformer over a text and the patches of a clip, for every pair."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pool_clips(
     return logits.amax(dim=1) if pooling == "max" else logits.logsumexp(dim=1)
 
 
-@register(ClipBERTConfig, paper="ClipBERT (Lei et al., CVPR 2021)", checked="golden")
+@register(ClipBERTConfig, paper="ClipBERT (Lei et al., CVPR 2021)", checked_by="golden")
 class ClipBERT(Method):
     """Cross-encoder over the words of a text and the patches of a clip.
 
@@ -76,11 +76,10 @@ class ClipBERT(Method):
     words and grid enter the transformer as they are. Such towers share no space, so there is no
     shortlist.
 
-    Reduced: with other towers, the grid consists of their patches (or the frames, for stored
-    features) through one linear map, and words are theirs, too, after a learnt first one. The
-    transformer starts from random weights, without image-text pre-training. Training and evaluation
-    use all clips of a video; the number of clips of the published result is uncertain (16 at its
-    best).
+    Reduced: with other towers, grid and words are linear maps of their patches (for stored
+    features, of the frames) and of their words, after a learned first token. The transformer starts
+    from random weights, without image-text pre-training. Training and evaluation use all clips of a
+    video; the number of clips of the published result is uncertain (16 for its best).
     """
 
     name = "clipbert"
@@ -198,9 +197,8 @@ class ClipBERT(Method):
         for batch in pairs.split(self.config.pairs_at_once):
             logits, mask = self.pair_logits(text, video, batch[:, 0], batch[:, 1])
             clip_mask = torch.where(mask.any(dim=1, keepdim=True), mask, torch.ones_like(mask))
-            pooled = pool_clips(logits, clip_mask, self.config.pooling)
-            odds = pooled[:, 1] - pooled[:, 0]
-            scores.append(odds.masked_fill(~mask.any(dim=1), 0.0))
+            mismatch, match = pool_clips(logits, clip_mask, self.config.pooling).unbind(dim=1)
+            scores.append((match - mismatch).masked_fill(~mask.any(dim=1), 0.0))
         return torch.cat(scores).view(len(text), len(video))
 
     def losses(self, text: TextFeatures, video: VideoFeatures, positives: RightPairs) -> Losses:
@@ -214,8 +212,8 @@ class ClipBERT(Method):
         logits, mask = self.pair_logits(text, video, rows, columns)
         # A batch with one video has no wrong videos.
         is_usable = torch.cat([texts >= 0, (~positives).any(dim=1)]) & mask.any(dim=1)
-        pooled = pool_clips(logits[is_usable], mask[is_usable], self.config.pooling)
-        return Losses({"matching": F.cross_entropy(pooled, labels[is_usable])})
+        video_logits = pool_clips(logits[is_usable], mask[is_usable], self.config.pooling)
+        return Losses({"matching": F.cross_entropy(video_logits, labels[is_usable])})
 
     def coarse_vectors(self, features: TextFeatures | VideoFeatures) -> Float[Tensor, "n dim"]:
         if self.has_own_towers:

@@ -28,7 +28,7 @@ class FrozenConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(FrozenConfig, paper="Frozen in Time (Bain et al., ICCV 2021)", checked="golden")
+@register(FrozenConfig, paper="Frozen in Time (Bain et al., ICCV 2021)", checked_by="golden")
 class Frozen(SpaceTimeMethod):
     """Attention over time, then over space, in every block, with frame positions.
 
@@ -40,7 +40,6 @@ class Frozen(SpaceTimeMethod):
 
     name = "frozen"
     config: FrozenConfig
-    score_tile = (4096, 1024)
 
     def __init__(self, encoder: TowerEncoder, config: FrozenConfig) -> None:
         super().__init__(encoder, config)

@@ -186,7 +186,7 @@ def node_similarities(
     return along / squares.clamp_min(1e-12).sqrt()
 
 
-@register(HGRConfig, paper="HGR (Chen et al., CVPR 2020)", checked="golden", reads_experts=True)
+@register(HGRConfig, paper="HGR (Chen et al., CVPR 2020)", checked_by="golden", reads_experts=True)
 class HGR(ExpertMethod):
     """``s`` is the mean of three levels: text and video, verbs and frames, nouns and frames.
 

@@ -1,4 +1,4 @@
-"""HiT: two levels of features, contrasted with keys of momentum copies of the networks."""
+"""HiT: features of two levels, contrasted with keys from momentum copies of the networks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class KeyBank(nn.Module):
     def negatives(
         self, videos: Int[Tensor, "pairs"] | None, count: int
     ) -> Bool[Tensor, "pairs places"]:
-        """Return the mask of the stored keys that are negatives of each of ``count`` pairs."""
+        """Return a mask of the stored keys that are negatives, for each of ``count`` pairs."""
         if videos is None:
             return self.filled.expand(count, -1)
         is_same = (videos[:, None] == self.videos) & (self.videos != EMPTY)
@@ -133,7 +133,7 @@ class VideoNetwork(nn.Module):
 @register(
     HiTConfig,
     paper="HiT (Liu et al., ICCV 2021)",
-    checked="approximate from the abstract",
+    checked_by="approximate from the abstract",
     reads_experts=True,
 )
 class HiT(ExpertMethod):
@@ -195,7 +195,7 @@ class HiT(ExpertMethod):
         return (levels * scale[:, None]).flatten(1)
 
     def _moments(self, expert: Expert) -> Float[Tensor, "videos frames dim"]:
-        """Return single frames through the head of the lower level."""
+        """Return the vectors of single frames by the head of the lower level."""
         tokens = self.video_network.tokens.project(self.frames_expert, expert.values)
         result: Tensor = self.video_network.heads[0](tokens)
         return result.detach() if self.training else result
@@ -255,7 +255,7 @@ class HiT(ExpertMethod):
         earlier = queries @ bank.keys.to(queries.dtype, copy=True).T
         is_negative = bank.negatives(ids, len(queries))
         earlier = earlier.masked_fill(~is_negative, torch.finfo(earlier.dtype).min)
-        # With the other keys of this batch, without which the first steps would have no negatives.
+        # Keys of this batch are negatives too; otherwise the first steps would have none.
         others = (queries @ keys.detach().T).masked_fill(positives, torch.finfo(right.dtype).min)
         logits = torch.cat([right, others, earlier], dim=1) / self.config.temperature
         return -logits.log_softmax(dim=1)[:, 0].mean()

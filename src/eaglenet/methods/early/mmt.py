@@ -29,9 +29,9 @@ from eaglenet.methods.early.expert_base import (
 class MMTConfig(MethodConfig):
     """Settings of MMT.
 
-    max_tokens: most tokens per expert; random ones in training, evenly spaced in evaluation.
-    keep_missing: count missing experts with the output for their summary, as the official code
-        does; False leaves them out of the score.
+    max_tokens: maximum tokens per expert; random ones in training, evenly spaced in evaluation.
+    keep_missing: score missing experts by the output for their summary, as the official code does;
+        False leaves them out of the score.
     padding: ``official`` starts the summary of a missing expert from the bias of its map, as the
         code of the authors does.
     text_layers: blocks over the words, for words without context; 0: use the vector of the text, as
@@ -51,7 +51,9 @@ class MMTConfig(MethodConfig):
     padding: Padding = "masked"
 
 
-@register(MMTConfig, paper="MMT (Gabeur et al., ECCV 2020)", checked="golden", reads_experts=True)
+@register(
+    MMTConfig, paper="MMT (Gabeur et al., ECCV 2020)", checked_by="golden", reads_experts=True
+)
 class MMT(ExpertMethod):
     """``s = sum_e w_e <t_e, v_e>`` with v_e the output of the transformer for expert e.
 

@@ -15,8 +15,8 @@ from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import ExpertTokens
-from eaglenet.layers.masking import check_heads, masked_mean, masked_softmax
-from eaglenet.layers.transformer import MASKED_LOGIT, PostNormStack, WordTransformer
+from eaglenet.layers.masking import attention_bias, check_heads, masked_mean, masked_softmax
+from eaglenet.layers.transformer import PostNormStack, WordTransformer
 from eaglenet.losses import margin_loss
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
@@ -99,8 +99,7 @@ class CaptionDecoder(nn.Module):
                 f"captions have {ids.shape[1]} tokens, but there are only {len(self.positions)} "
                 "positions; reduce data.max_words"
             )
-        bias = torch.zeros(memory_mask.shape, dtype=memory.dtype, device=memory.device)
-        bias = bias.masked_fill(~memory_mask, MASKED_LOGIT)[:, None, None, :]
+        bias = attention_bias(memory_mask, memory.dtype)
         states = self.embedding(ids) + self.positions[: ids.shape[1]]
         for block in self.blocks:
             states = block(states, memory, bias)
@@ -127,7 +126,7 @@ Support = Literal["cross", "self", "full"]
 class SupportSetConfig(MethodConfig):
     """Settings of Support-Set. All numbers are our choice; no code was released.
 
-    support: videos from which a caption is generated: all but its own (``cross``), only its own
+    support: videos from which a caption is generated: all except its own (``cross``), only its own
         (``self``), or all (``full``).
     vocabulary_size: number of token ids of captions; 0: that of the text tower.
     text_layers: blocks over the words; 0: use the text vector of the encoder.
@@ -164,7 +163,7 @@ def support_memory(
 @register(
     SupportSetConfig,
     paper="Support-Set (Patrick et al., ICLR 2021)",
-    checked="approximate from the abstract",
+    checked_by="approximate from the abstract",
     reads_experts=True,
 )
 class SupportSet(ExpertMethod):

@@ -14,8 +14,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Expert, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.experts import GatedEmbedding, Vlad
-from eaglenet.layers.masking import Padding, check_heads, effective_mask
-from eaglenet.layers.transformer import MASKED_LOGIT
+from eaglenet.layers.masking import Padding, attention_bias, check_heads, effective_mask
+from eaglenet.layers.transformer import attend_heads
 from eaglenet.methods.base import register
 from eaglenet.methods.configs import MethodConfig
 from eaglenet.methods.early.expert_base import (
@@ -44,12 +44,9 @@ class PreNormLayer(nn.Module):
     def forward(
         self, tokens: Float[Tensor, "rows tokens dim"], mask: Bool[Tensor, "rows tokens"]
     ) -> Float[Tensor, "rows tokens dim"]:
-        bias = torch.zeros(mask.shape, dtype=tokens.dtype, device=tokens.device)
-        bias = bias.masked_fill(~mask, MASKED_LOGIT)[:, None, None, :]
-        projections = self.in_projection(self.ln_1(tokens)).unflatten(-1, (3, self.num_heads, -1))
-        query, key, value = projections.permute(2, 0, 3, 1, 4)  # [rows, heads, tokens, head dim]
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        tokens = tokens + self.out_projection(output.transpose(1, 2).flatten(2))
+        bias = attention_bias(mask, tokens.dtype)
+        output = attend_heads(self.in_projection(self.ln_1(tokens)), self.num_heads, bias)
+        tokens = tokens + self.out_projection(output)
         tokens = tokens + self.down(F.relu(self.up(self.ln_2(tokens))))
         result: Tensor = self.ln_last(tokens)
         return result
@@ -60,7 +57,7 @@ class T2VLADConfig(MethodConfig):
     """Settings of T2VLAD.
 
     num_ghosts: background centres, which are dropped after the assignment.
-    padding: ``official`` uses no masks, as the official port: padding and missing experts enter
+    padding: ``official`` uses no masks, as in the official port: padding and missing experts enter
         attention, VLAD and maxima.
     """
 
@@ -73,7 +70,7 @@ class T2VLADConfig(MethodConfig):
 
 
 @register(
-    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked="golden", reads_experts=True
+    T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked_by="golden", reads_experts=True
 )
 class T2VLAD(ExpertMethod):
     r"""``s = (s_global + s_local) / 2``.
@@ -83,8 +80,8 @@ class T2VLAD(ExpertMethod):
     with t_e from the VLAD of the text and v_e from the maximum over the tokens of the expert.
 
     Paper: width 768 over a fine-tuned BERT; here words of another width go through a linear map.
-    Implemented from a port, which recipes follow; the optimizer of the paper (Ranger) is
-    uncertain.
+    The implementation and the recipes follow a port; it is uncertain whether the paper used its
+    optimizer (Ranger).
     """
 
     name = "t2vlad"

@@ -41,7 +41,7 @@ class TeachTextConfig(MethodConfig):
 @register(
     TeachTextConfig,
     paper="TeachText (Croitoru et al., ICCV 2021)",
-    checked="golden",
+    checked_by="golden",
     reads_experts=True,
 )
 class TeachText(Method):

@@ -1,4 +1,4 @@
-"""TVMM: several prototypes per video, of which the best one for a text counts."""
+"""TVMM: several prototypes per video, the best of which is compared with a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import VideoSource
 from eaglenet.encoders.clip import ClipEncoder
-from eaglenet.encoders.video_tower import SpaceTime, need_clips
+from eaglenet.encoders.video_tower import SpaceTime, require_clips
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses import fixed_softmax_loss
 from eaglenet.methods.base import Method, register
@@ -62,15 +62,15 @@ class Prototypes(nn.Module):
 
 
 def spread_loss(
-    prototypes: Float[Tensor, "videos prototypes dim"], spread: float
+    prototypes: Float[Tensor, "videos prototypes dim"], min_deviation: float
 ) -> Float[Tensor, ""]:
-    """Return mean_c [spread - sqrt(Var_k(p_kc) + 1e-4)]_+ of prototypes before scaling."""
+    """Return ``mean_c [min_deviation - sqrt(Var_k(p_kc) + 1e-4)]_+`` of unscaled prototypes."""
     deviation = (prototypes.var(dim=1, unbiased=False) + 1e-4).sqrt()
-    return (spread - deviation).clamp_min(0.0).mean()
+    return (min_deviation - deviation).clamp_min(0.0).mean()
 
 
 @register(
-    TVMMConfig, paper="TVMM (Lin et al., NeurIPS 2022)", checked="approximate from the abstract"
+    TVMMConfig, paper="TVMM (Lin et al., NeurIPS 2022)", checked_by="approximate from the abstract"
 )
 class TVMM(Method):
     """``s = max_k <t, p_k>`` over the class token and K masked sums of the last tokens.
@@ -100,7 +100,7 @@ class TVMM(Method):
 
     @classmethod
     def build(cls, config: TVMMConfig, encoder: Encoder) -> TVMM:
-        """Create the method for the vision tower of CLIP, or the frames of another encoder."""
+        """Create the method on the vision tower of CLIP, or on the frames of another encoder."""
         if isinstance(encoder, ClipEncoder):
             freeze_frame_embedding(encoder.vision)
         return super().build(config, encoder)
@@ -112,7 +112,7 @@ class TVMM(Method):
             first, frames_mask = mean_pooling(video.frames, video.mask), video.mask
             project: nn.Module | None = self.map
         else:
-            clips = need_clips(videos, self.name)
+            clips = require_clips(videos, self.name)
             tower = self.encoder.vision
             frames_mask = clips.mask.to(self.device)
             frames = clips.frames.to(self.device, non_blocking=True)

@@ -1,7 +1,7 @@
 """Conversion of official checkpoints to models of this package.
 
 Names and shapes of the weights determine most settings; :data:`UNDETERMINED` lists the others,
-which the caller must pass. Padding is treated as in the code of the authors.
+which the caller must pass. Padding is treated as in the authors' code.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ from eaglenet.encoders.weight_names import (
     hub_text,
     hub_vision,
 )
-from eaglenet.methods.base import METHODS, EvaluationHabits, Method
+from eaglenet.methods.base import METHODS, EvaluationHabits, Method, SomeMethod
 from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNet, EagleNetConfig
 from eaglenet.methods.official.parts import State, WeightReader, Weights, from_paddle
 from eaglenet.methods.official.tables import TABLES
@@ -104,7 +104,7 @@ class OfficialWeights:
     """Weights under our names, and official weights without effect, with the reason."""
 
     state: State
-    unused: dict[str, str]
+    unused_weights: dict[str, str]
 
 
 def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeights:
@@ -121,28 +121,28 @@ def translate(method: Method, weights: Weights, **options: Any) -> OfficialWeigh
     read = WeightReader(weights)
     state = TABLES[method.name](read, method, **options)
     patterns = {**UNUSED[""], **UNUSED.get(method.name, {})}
-    unused, unknown = {}, []
+    unused_weights, unknown = {}, []
     for name in sorted(set(weights) - read.names_read):
-        reason = read.unused.get(name)
+        reason = read.unused_weights.get(name)
         reason = reason or next((why for p, why in patterns.items() if re.fullmatch(p, name)), None)
         if reason is None:
             unknown.append(name)
         else:
-            unused[name] = reason
+            unused_weights[name] = reason
     if unknown:
         raise CheckpointError(
             f"{len(unknown)} unknown weights: {', '.join(unknown[:8])}; this is not a checkpoint "
             f"of {method.name}, or it has other settings"
         )
-    return OfficialWeights(state, unused)
+    return OfficialWeights(state, unused_weights)
 
 
 @torch.no_grad()
 def load_official(method: Method, weights: Weights, **options: Any) -> dict[str, str]:
     """Copy official weights into ``method``; return those without effect, with the reason."""
-    translated = translate(method, weights, **options)
+    official_weights = translate(method, weights, **options)
     state = method.state_dict()
-    for name, value in translated.state.items():
+    for name, value in official_weights.state.items():
         if name not in state or state[name].numel() != value.numel():
             shape = list(state[name].shape) if name in state else "no such weight"
             raise CheckpointError(
@@ -151,11 +151,10 @@ def load_official(method: Method, weights: Weights, **options: Any) -> dict[str,
             )
         state[name] = value.reshape(state[name].shape).to(state[name].dtype)
     method.load_state_dict(state)
-    return translated.unused
+    return official_weights.unused_weights
 
 
 Settings = dict[str, Any]
-Converted = TypeVar("Converted", bound=Method)
 
 UNDETERMINED: dict[str, Settings] = {
     "bridgeformer": {"num_frames": 4},
@@ -210,11 +209,11 @@ WHOLE_TEXTS = {"bridgeformer", "frozen"}
 
 
 @dataclass(frozen=True)
-class OfficialConversion(Generic[Converted]):
-    """Converted model, and the reasons why weights of the checkpoint have no effect."""
+class OfficialConversion(Generic[SomeMethod]):
+    """Converted model, and the weights of the checkpoint without effect, with the reason."""
 
-    method: Converted
-    unused: dict[str, str]
+    method: SomeMethod
+    unused_weights: dict[str, str]
 
 
 def convert_official(
@@ -242,22 +241,22 @@ def convert_official(
         )
     settings = dict(settings or {})
     one_value = ONE_VALUE.get(name, {})
-    required = {**UNDETERMINED.get(name, {}), **one_value}
-    unset = {key: value for key, value in required.items() if key not in settings}
+    needs = {**UNDETERMINED.get(name, {}), **one_value}
+    unset = {key: value for key, value in needs.items() if key not in settings}
     if unset:
         advice = " ".join(f"--set {key}={_as_text(value)}" for key, value in unset.items())
         raise UsageError(
             f"the checkpoint does not determine {', '.join(unset)}; pass them (values of the "
             f"authors for MSR-VTT: {advice})"
         )
-    for key, supported in one_value.items():
+    for key, only_value in one_value.items():
         value = settings.pop(key)
-        if value != supported:
+        if value != only_value:
             raise UsageError(
                 f"--set {key}={_as_text(value)}: checkpoints of {name} trained with it are not "
-                f"supported, only those with {key}={supported}"
+                f"supported, only those with {key}={only_value}"
             )
-    method, unused = _convert(name, weights, settings, **options)
+    method, unused_weights = _convert(name, weights, settings, **options)
     is_clip_bridge = name == "bridgeformer" and isinstance(method.encoder, ClipEncoder)
     precision = "fp16" if name in FP16_TOWERS or is_clip_bridge else "fp32"
     if name in WHOLE_TEXTS:
@@ -265,44 +264,44 @@ def convert_official(
     max_words = settings.get("max_words", max_words)
     habits = {"max_words": max_words, "precision": precision}
     method.habits = from_plain(EvaluationHabits, habits)
-    return OfficialConversion(method.eval(), unused)
+    return OfficialConversion(method.eval(), unused_weights)
 
 
 def _as_text(value: Any) -> str:
-    """Return the value as --set reads it."""
+    """Return a value as it is written after ``--set``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def convert_eaglenet(weights: Weights, **settings: Any) -> OfficialConversion[EagleNet]:
     """Convert a checkpoint of the released EagleNet, with the evaluation settings of its authors.
 
-    Graph, energy, frame position, number of frames and loss are inferred from names and shapes. The
-    settings of :data:`UNDETERMINED` default to those of the released scripts, with all layers of
-    the checkpoint. Energy pooling and loss weights matter in training only.
+    Graph, layers, energy, frame positions, number of frames and loss are inferred from the weights.
+    Other settings default to those of the released scripts. Energy pooling and loss weights matter
+    in training only.
     """
     layers = depth_of(weights, "gnn.layers.")
     if settings.get("num_layers", 1) > layers:
         raise CheckpointError(
             f"num_layers is {settings['num_layers']}, but the checkpoint has {layers} layers"
         )
-    method, unused = _convert("eaglenet", weights, settings)
+    method, unused_weights = _convert("eaglenet", weights, settings)
     assert isinstance(method, EagleNet)
     _fill_replay(method, weights)
     method.frame_spec = dataclasses.replace(method.frame_spec, **RELEASED_FRAMES)
     max_words = MAX_LONG_WORDS if method.config.num_frames >= 64 else MAX_WORDS
     method.habits = EvaluationHabits(max_words, "fp16")
-    return OfficialConversion(method.eval(), unused)
+    return OfficialConversion(method.eval(), unused_weights)
 
 
 def _convert(
     name: str, weights: Weights, settings: Settings, **options: Any
 ) -> tuple[Method, dict[str, str]]:
-    """Build a method by the names and shapes of its weights, and load them."""
+    """Build a method for the names and shapes of its weights, and load them."""
     try:
         return _build(name, weights, settings, **options)
     except EagleNetError:
         raise
-    except Exception as error:  # weights and settings of others can be wrong in any way
+    except Exception as error:  # Untrusted weights and settings can be wrong in any way.
         lines = str(error).splitlines() or [type(error).__name__]
         raise CheckpointError(
             f"not a checkpoint of {name}, or not with these settings ({lines[0]:.200}); check "
@@ -328,8 +327,8 @@ def _build(
     if "groups" in values:
         values["groups"] = _clip_groups(values["groups"])
     field_names = {item.name for item in dataclasses.fields(config_class)}
-    accepted = field_names | {"experts", "frames"} | set(UNDETERMINED.get(name, ()))
-    unknown = sorted(set(settings) - accepted)
+    known_names = field_names | {"experts", "frames"} | set(UNDETERMINED.get(name, ()))
+    unknown = sorted(set(settings) - known_names)
     if unknown:
         raise UsageError(f"--set {unknown[0]}: {name} has no such setting")
     config = from_plain(config_class, {k: v for k, v in values.items() if k in field_names})
@@ -339,19 +338,19 @@ def _build(
 
 
 def _plain_names(weights: Weights) -> dict[str, Tensor]:
-    """Return names of torch, without the wrapper of shifted attention that some checkpoints have.
+    """Return weights in the layout of torch, without the wrapper of shifted attention in names.
 
-    PaddlePaddle has the transpose of linear maps, and other names of batch statistics.
+    PaddlePaddle transposes linear maps, and has other names of batch statistics.
     """
     if any(name.endswith("._variance") for name in weights):
         weights = from_paddle(weights)
-    renamed: dict[str, Tensor] = {}
+    plain: dict[str, Tensor] = {}
     for name, value in weights.items():
         short = name.replace(WRAPPED_ATTENTION, ".attn.")
-        if short in renamed and not torch.equal(renamed[short], value):
+        if short in plain and not torch.equal(plain[short], value):
             raise CheckpointError(f"{short} occurs under two names with different values")
-        renamed[short] = value
-    return renamed
+        plain[short] = value
+    return plain
 
 
 def _encoder(weights: Weights) -> ClipEncoder | VitBertEncoder:
@@ -452,7 +451,7 @@ def _eaglenet(weights: Weights) -> Settings:
         is_perceptron = "ebm.energy_net.0.weight" in weights
         is_bilinear = "ebm.energy_net.weight" in weights
         energy = "mlp" if is_perceptron else "bilinear" if is_bilinear else "cosine"
-    released = EagleNetConfig.released(
+    config = EagleNetConfig.for_script(
         dim=_size(weights, f"gnn.layers.0.{matrix}.weight", 1),
         num_frames=_size(weights, "stochastic.std_branch.linear_proj.weight", 1),
         graph="rgat" if is_relational else "gat",
@@ -463,11 +462,11 @@ def _eaglenet(weights: Weights) -> Settings:
         replay_size=_size(weights, REPLAY[0]) if energy else 500,
         loss="sigmoid" if "loss_fct.temp_prior" in weights else "softmax",
     )
-    return vars(released)
+    return vars(config)
 
 
 def _fill_replay(method: EagleNet, weights: Weights) -> None:
-    """Copy the replay buffer: theirs has the newest rows first, and zeros where it is empty."""
+    """Copy the replay buffer; the official one has the newest rows first, and zeros if empty."""
     if method.replay is not None:
         texts, frames = (weights[name].float() for name in REPLAY)
         is_real = texts.abs().sum(dim=-1) > 0
@@ -510,10 +509,6 @@ def _clipbert(weights: Weights) -> Settings:
     }
 
 
-def _frozen(weights: Weights) -> Settings:
-    return {"num_frames": _size(weights, "video_model.temporal_embed", 1)}
-
-
 def _bridgeformer(weights: Weights) -> Settings:
     if "video_model.temporal_embed" in weights:
         raise CheckpointError(
@@ -521,10 +516,6 @@ def _bridgeformer(weights: Weights) -> Settings:
             "MILES; convert it with --from frozen"
         )
     return {}
-
-
-def _tmass(weights: Weights) -> Settings:
-    return {"num_frames": _size(weights, "stochastic.std_branch.linear_proj.weight", 1)}
 
 
 def _ucofia(weights: Weights) -> Settings:
@@ -614,11 +605,13 @@ INFERENCE: dict[str, Callable[[Weights], Settings]] = {
     "clipvip": _proxies,
     "drl": _temporal,
     "eaglenet": _eaglenet,
-    "frozen": _frozen,
+    "frozen": lambda weights: {"num_frames": _size(weights, "video_model.temporal_embed", 1)},
     "glscl": _glscl,
     "prost": _prost,
     "tempme": _tempme,
-    "tmass": _tmass,
+    "tmass": lambda weights: {
+        "num_frames": _size(weights, "stochastic.std_branch.linear_proj.weight", 1)
+    },
     "ts2net": _temporal,
     "tvproxynet": _tvproxynet,
     "ucofia": _ucofia,
@@ -642,7 +635,7 @@ def _expert_names(settings: Settings, count: int) -> list[str]:
 
 
 def _frames_expert(settings: Settings, names: Iterable[str]) -> str:
-    """Return the expert that is used for moments; scores do not depend on it."""
+    """Return the expert whose tokens are used for moments; scores do not depend on it."""
     choices = list(names)
     frames = settings.get("frames", choices[0])
     if frames not in choices:

@@ -16,13 +16,13 @@ from eaglenet.core.errors import CheckpointError
 from eaglenet.encoders.weights import read_torch_file
 
 MAX_CLASSES = 1000
-"""Classes of other objects in one file; trainers store a handful."""
+"""Maximum number of classes outside torch in one file; trainers store a handful."""
 
 
 class Placeholder:
-    """Stands for an object that is not a weight, such as the configuration of a trainer.
+    """Replacement for an object that is not a weight, such as the configuration of a trainer.
 
-    Accepts all that a file does with an object, and ignores it.
+    Ignores everything that a file does with it.
     """
 
     def __new__(cls, *arguments: Any, **options: Any) -> Placeholder:
@@ -97,10 +97,10 @@ def _read_with_placeholders(path: Path) -> Any:
     """Read a file of ``torch.save`` in which classes outside torch become placeholders."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # A damaged file can fail in any way.
         raise ValueError(f"not a file of tensors ({type(error).__name__})") from error
     if len(names) > MAX_CLASSES:
-        raise ValueError(f"it holds objects of {len(names)} classes; at most {MAX_CLASSES} do")
+        raise ValueError(f"it has objects of {len(names)} classes; the limit is {MAX_CLASSES}")
     with torch.serialization.safe_globals([(Placeholder, name) for name in names]):
         return read_torch_file(path)
 
@@ -134,7 +134,7 @@ def _read_paddle(path: Path) -> Any:
     try:
         with path.open("rb") as stream:
             return _tensors(_PaddleReader(stream).load())
-    except Exception as error:  # a damaged file can fail in any way
+    except Exception as error:  # A damaged file can fail in any way.
         raise ValueError(f"not a file of PaddlePaddle ({type(error).__name__})") from error
 
 

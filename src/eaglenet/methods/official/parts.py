@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ State = dict[str, Tensor]
 
 KINDS = ("weight", "bias")
 MMT_TYPES = {"s3d": 1, "vggish": 2, "face": 3, "rgb": 5, "speech": 6, "ocr": 7, "scene": 9}
-"""Row of each expert in the token types of MMT; row 0 is the first token of a sequence."""
+"""Row of each expert in the token types of MMT; row 0 is that of the first token."""
 
 POOLING_NAMES = {
     "query": "cross_attn.q_proj",
@@ -44,7 +44,7 @@ class WeightReader(Mapping[str, Tensor]):
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.names_read: set[str] = set()
-        self.unused: dict[str, str] = {}
+        self.unused_weights: dict[str, str] = {}
         """Weights without effect, with the reason."""
 
     def __call__(self, name: str) -> Tensor:
@@ -69,7 +69,7 @@ class WeightReader(Mapping[str, Tensor]):
         return len(self.weights)
 
     def module(self, ours: str, theirs: str, kinds: tuple[str, ...] = KINDS) -> State:
-        """Return weight and bias of a module; a name that ends in ``_`` continues with the kind."""
+        """Return weight and bias of a module; their name follows a dot, or ``_`` at the end."""
         separator = "" if theirs.endswith("_") else "."
         return {f"{ours}.{kind}": self(f"{theirs}{separator}{kind}") for kind in kinds}
 
@@ -79,6 +79,13 @@ class WeightReader(Mapping[str, Tensor]):
         for our_name, their_name in names.items():
             state |= self.module(f"{ours}.{our_name}", f"{theirs}.{their_name}")
         return state
+
+    def fused_module(self, ours: str, theirs: str, parts: Sequence[str]) -> State:
+        """Return one module from several, whose names are ``theirs`` with each part inserted."""
+        return {
+            f"{ours}.{kind}": torch.cat([self(f"{theirs.format(part)}.{kind}") for part in parts])
+            for kind in KINDS
+        }
 
     def norm(self, ours: str, theirs: str, bias: Tensor | None = None) -> State:
         """Return a batch normalisation; the ``bias`` before it is added to the running mean."""
@@ -194,7 +201,7 @@ PADDLE_STATISTICS = {"._mean": ".running_mean", "._variance": ".running_var"}
 
 
 def from_paddle(weights: Weights) -> State:
-    """Return weights of PaddlePaddle in the layout of torch; those of its BERT stay as they are."""
+    """Return weights of PaddlePaddle in the layout of torch, except those of its BERT."""
     state: State = {}
     for name, value in weights.items():
         for theirs, ours in PADDLE_STATISTICS.items():
@@ -234,9 +241,28 @@ def distilbert_text(read: WeightReader, prefix: str, projection: str) -> State:
     for index in range(weight_names.depth_of(read, f"{prefix}transformer.layer.")):
         our_name, their_name = f"{ours}.blocks.{index}", f"{prefix}transformer.layer.{index}"
         state |= read.modules(our_name, their_name, DISTILBERT_BLOCK_NAMES)
-        for kind in KINDS:
-            names = [f"{their_name}.attention.{part}_lin.{kind}" for part in "qkv"]
-            state[f"{our_name}.attention.qkv.{kind}"] = torch.cat([read(name) for name in names])
+        state |= read.fused_module(
+            f"{our_name}.attention.qkv", f"{their_name}.attention.{{}}_lin", "qkv"
+        )
+    return state
+
+
+def bert_blocks(read: WeightReader, stack: Any, bert: str, norm: str) -> State:
+    """Return the blocks of a BERT, whose normalisations are called ``norm``."""
+    state: State = {}
+    names = {
+        "out_projection": "attention.output.dense",
+        "attention_norm": f"attention.output.{norm}",
+        "up": "intermediate.dense",
+        "down": "output.dense",
+        "output_norm": f"output.{norm}",
+    }
+    for index in range(len(stack.blocks)):
+        ours, theirs = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
+        state |= read.modules(ours, theirs, names)
+        state |= read.fused_module(
+            f"{ours}.in_projection", f"{theirs}.attention.self.{{}}", ("query", "key", "value")
+        )
     return state
 
 

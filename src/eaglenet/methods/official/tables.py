@@ -18,6 +18,7 @@ from eaglenet.methods.official.parts import (
     MMT_TYPES,
     State,
     WeightReader,
+    bert_blocks,
     columns_by_centre,
     cross_attention,
     distilbert_text,
@@ -62,7 +63,7 @@ def _clip4clip(read: WeightReader, method: Any) -> State:
 
 LAST_MESSAGES = "the messages of the last layer are not used"
 RELATIONS = ("text_text", "frame_frame", "text_frame")
-"""Relations 0, 1 and 2 of the released EagleNet."""
+"""Our names of relations 0, 1 and 2 of the released EagleNet."""
 
 
 def _eaglenet(read: WeightReader, method: Any) -> State:
@@ -84,7 +85,7 @@ def _eaglenet(read: WeightReader, method: Any) -> State:
         state |= _graph_layer(read, f"gnn.layers.{first + index}", index, config)
     for name in read:
         if any(name.startswith(f"gnn.layers.{index}.") for index in range(first)):
-            read.unused[name] = "built but never run: the model has fewer layers"
+            read.unused_weights[name] = "built but never run: the model has fewer layers"
     if method.replay is not None:  # The converter copies its rows.
         read("ebm.replay_buffer_txt")
         read("ebm.replay_buffer_vid")
@@ -115,12 +116,12 @@ def _graph_layer(read: WeightReader, theirs: str, index: int, config: Any) -> St
         for our_name, their_name in weight_names.items():
             name = f"{theirs}.{their_name}.{number}.weight"
             if is_last and relation != "text_frame":
-                read.unused[name] = LAST_MESSAGES
+                read.unused_weights[name] = LAST_MESSAGES
             else:
                 module = "relation" if is_last else relation
                 state[f"{ours}.{module}.{our_name}"] = read(name)
     if is_last:
-        read.unused[f"{theirs}.lin_out.weight"] = LAST_MESSAGES
+        read.unused_weights[f"{theirs}.lin_out.weight"] = LAST_MESSAGES
     else:
         state[f"{ours}.residual.weight"] = read(f"{theirs}.lin_out.weight")
     return state
@@ -155,7 +156,7 @@ def _ts2net(read: WeightReader, method: Any) -> State:
 def _ucofia(read: WeightReader, method: Any) -> State:
     return {
         **_ts2net(read, method),
-        # Their matrices multiply from the right: x W.
+        # The official code multiplies by its matrices from the right: x W.
         "sentence_map.weight": read("global_mat_weight").T,
         "video_map.weight": read("global_mat_weight_1").T,
         "word_map.weight": read("local_mat_weight").T,
@@ -284,7 +285,7 @@ def _text_experts(read: WeightReader, method: Any, num_centres: int) -> State:
         state["weigh.weight"] = columns_by_centre(read("ce.moe_fc.weight"), num_centres)
         state["weigh.bias"] = read("ce.moe_fc.bias")
     else:
-        read.unused |= {f"ce.moe_fc.{kind}": ONE_EXPERT for kind in KINDS}
+        read.unused_weights |= {f"ce.moe_fc.{kind}": ONE_EXPERT for kind in KINDS}
     return state
 
 
@@ -331,34 +332,15 @@ def _mmt(read: WeightReader, method: Any, types: Mapping[str, int] = MMT_TYPES) 
         "tokens.types": read(f"{bert}.embeddings.token_type_embeddings.weight")[rows],
         **read.module("tokens.norm", f"{bert}.embeddings.layer_norm"),
     }
-    for index in range(len(method.stack.blocks)):
-        our_name, their_name = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
-        for kind in KINDS:
-            names = [
-                f"{their_name}.attention.self.{each}.{kind}" for each in ("query", "key", "value")
-            ]
-            state[f"{our_name}.in_projection.{kind}"] = torch.cat([read(name) for name in names])
-        state |= read.modules(
-            our_name,
-            their_name,
-            {
-                "out_projection": "attention.output.dense",
-                "attention_norm": "attention.output.layer_norm",
-                "up": "intermediate.dense",
-                "down": "output.dense",
-                "output_norm": "output.layer_norm",
-            },
-        )
+    state |= bert_blocks(read, method.stack, bert, "layer_norm")
     for index, name in enumerate(method.widths):
         state |= read.module(f"tokens.maps.{name}", f"video_dim_reduce.{name}.fc")
         state |= gated_embedding(read, f"text_heads.{index}", f"text_GU.{name}")
     if method.weigh is not None:
-        for kind in KINDS:
-            names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths]
-            state[f"weigh.{kind}"] = torch.cat([read(name) for name in names])
+        state |= read.fused_module("weigh", "moe_fc_txt.{}", list(method.widths))
     else:
         names = [f"moe_fc_txt.{name}.{kind}" for name in method.widths for kind in KINDS]
-        read.unused |= dict.fromkeys(names, ONE_EXPERT)
+        read.unused_weights |= dict.fromkeys(names, ONE_EXPERT)
     return state
 
 
@@ -451,13 +433,6 @@ def _space_time(read: WeightReader, method: Any) -> State:
     return state
 
 
-BERT_BLOCK_NAMES = {
-    "out_projection": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-    "output_norm": "output.LayerNorm",
-}
 BOTTLENECK_NAMES = {"reduce": "conv1", "middle": "conv2", "expand": "conv3"}
 
 
@@ -501,7 +476,7 @@ def _clipbert(read: WeightReader, method: Any) -> State:
     for axis in ("row", "col"):
         positions = read(f"{cells}.{axis}_position_embeddings.weight")
         grid.append(F.pad(positions, (0, 0, 0, method.grid.shape[1] - len(positions))))
-    state = {
+    return {
         **_resnet(read, method.encoder.vision),
         "encoder.text.embedding.weight": read(f"{words}.word_embeddings.weight"),
         "positions": read(f"{words}.position_embeddings.weight"),
@@ -511,14 +486,8 @@ def _clipbert(read: WeightReader, method: Any) -> State:
         **read.module("patch_norm", f"{cells}.LayerNorm"),
         **read.module("pooler", f"{bert}.pooler.dense"),
         **read.modules("head", "transformer.classifier", {"0": "0", "2": "2"}),
+        **bert_blocks(read, method.stack, bert, "LayerNorm"),
     }
-    for index in range(len(method.stack.blocks)):
-        our_name, their_name = f"stack.blocks.{index}", f"{bert}.encoder.layer.{index}"
-        state |= read.modules(our_name, their_name, BERT_BLOCK_NAMES)
-        for kind in KINDS:
-            names = [f"{their_name}.attention.self.{p}.{kind}" for p in ("query", "key", "value")]
-            state[f"{our_name}.in_projection.{kind}"] = torch.cat([read(name) for name in names])
-    return state
 
 
 TABLES: dict[str, Callable[..., State]] = {

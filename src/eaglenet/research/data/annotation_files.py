@@ -85,11 +85,13 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
-        column = next((name for name in columns if name not in header), None)
-        if column is not None:
+        missing_columns = [name for name in columns if name not in header]
+        if missing_columns:
             # Names in a broken file may be long or have line breaks.
             names = ", ".join(" ".join(name.split())[:60] for name in header[:20])
-            raise DatasetError(f"{path}: column {column!r} is missing; the header has {names}")
+            are_missing = "column {} is" if len(missing_columns) == 1 else "columns {} are"
+            are_missing = are_missing.format(", ".join(map(repr, missing_columns)))
+            raise DatasetError(f"{path}: {are_missing} missing; the header has {names}")
         for row in reader:
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(
@@ -138,7 +140,11 @@ def refuse_duplicates(entries: Sequence[str], path: Path) -> None:
 
 
 def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> Path:
-    """Return the first existing file of ``names`` in ``root`` or its ``folders``."""
+    """Return the first existing file of ``names``.
+
+    Searches ``root``, its subfolders ``annotations``, ``data`` and ``folders``, and then
+    ``annotations/FOLDER``.
+    """
     if not root.is_dir():
         raise DatasetError(f"{root} is not a folder; expected the folder of the annotation files")
     candidates = [root, *(root / folder for folder in ("annotations", "data", *folders))]
@@ -275,14 +281,14 @@ def _is_word_list(value: object) -> bool:
 Span = tuple[float, float]
 """Start and end in seconds."""
 DIDEMO_SECONDS = 5.0
-"""Length of a segment of DiDeMo; its times are indices of segments, both inclusive."""
+"""Length of a DiDeMo segment; a time is the indices of the first and the last segment."""
 DIDEMO_ANNOTATORS = 3
 """Annotators whose best IoUs are averaged, as in DiDeMo's evaluation."""
 
 
 @dataclass(frozen=True)
 class MomentText:
-    """A text, which is stripped, and the spans of one video that show it.
+    """A text, without surrounding whitespace, and the spans of one video that show it.
 
     num_annotators: number of best-matching spans whose IoUs are averaged: 1 if each span shows the
         text, more if each span is the opinion of one annotator.
@@ -311,7 +317,7 @@ class MomentText:
 
 @contextmanager
 def _name_entry(entry: str) -> Iterator[None]:
-    """Add the name of an entry of a file to errors."""
+    """Add the name of an entry to errors raised in the block."""
     try:
         yield
     except KeyError as error:
@@ -338,10 +344,7 @@ def read_didemo(content: str) -> list[MomentText]:
 
 
 def read_qvhighlights(content: str) -> list[MomentText]:
-    """Read JSON lines with ``vid``, ``query`` and ``relevant_windows`` in seconds.
-
-    ``highlight_test_release.jsonl`` has no windows; ``highlight_test_with_gt.jsonl`` has them.
-    """
+    """Read JSON lines with ``vid``, ``query`` and ``relevant_windows`` in seconds."""
     texts = []
     for number, line in enumerate(content.split("\n"), 1):
         if line.strip():

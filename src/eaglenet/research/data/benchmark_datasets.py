@@ -57,7 +57,10 @@ Contents = tuple[str, Sequence[VideoRecord], Sequence[VideoProblem]]
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """Annotation and video files of a dataset; releases put them into ``folders``."""
+    """Annotation and video files of a dataset.
+
+    folders: names of folders in which releases of the dataset keep their annotations.
+    """
 
     root: Path
     folders: Sequence[str]
@@ -82,7 +85,7 @@ class DatasetFiles:
     ) -> Records:
         """Make records in the order of ``video_ids``, leaving out videos without captions.
 
-        Names of files are the id with or without ``prefix``.
+        The file of a video is named after its id, with or without ``prefix``.
         """
         videos, left_out = [], []
         for video_id in video_ids:
@@ -102,7 +105,7 @@ def register(
     folders: Sequence[str],
     max_words: int = 32,
 ) -> Callable[[Callable[..., Contents]], Callable[..., Contents]]:
-    """Decorate ``read(files, split, *, ...)`` to register the dataset ``name``.
+    """Return a decorator for ``read(files, split, *, ...)`` that registers the dataset ``name``.
 
     The keyword arguments of ``read`` are options of the dataset. The loader also takes the folders
     of the videos (``video_folders``), or an index of their files (``finder``).
@@ -335,6 +338,7 @@ def texts_by_video(moments: Iterable[MomentText]) -> dict[str, list[str]]:
 def read_qvhighlights(files: DatasetFiles, split: str) -> Contents:
     """Read QVHighlights: videos of 150 s; each query describes a part of one.
 
+    The test annotations with the described spans (``highlight_test_with_gt.jsonl``) are also read.
     ``eaglenet evaluate STORE --moments FILE`` evaluates moments.
     """
     names = [f"highlight_{split}_release.jsonl"]
@@ -375,7 +379,7 @@ def read_tgif(files: DatasetFiles, split: str) -> Contents:
 
 
 def file_stem(url: str) -> str:
-    """Return the file name in a URL, without its extension.
+    """Return the file name in a URL without its extension.
 
     >>> file_stem("https://38.media.tumblr.com/9f6c25cc/tumblr_mevmyaKtDf1rgvhr8o1_500.gif")
     'tumblr_mevmyaKtDf1rgvhr8o1_500'
@@ -421,8 +425,8 @@ def read_youcook2(files: DatasetFiles, split: str, *, hold_out: int = 100) -> Co
     """Read YouCook2: steps of recipes, each a clip of a cooking video with one caption.
 
     ``test`` is the official validation split, on which results are published; the captions of the
-    official test split are not public. ``hold_out`` is a number of videos, of 1,333: all steps of a
-    video are in one split.
+    official test split are not public. ``hold_out`` counts videos (of 1,333), so that all steps of
+    a video are in one split.
     """
     path = files.find("youcookii_annotations_trainval.json", "youcookii_annotations.json")
     steps = read_steps(path, "validation" if split == "test" else "training")

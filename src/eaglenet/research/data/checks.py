@@ -16,7 +16,7 @@ from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoR
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Check of a split; ``ambiguous`` are ids that several files match."""
+    """Check of a split; ``ambiguous`` lists the ids that several files match."""
 
     name: str
     protocol: str
@@ -41,8 +41,8 @@ class SplitReport:
 class CheckReport:
     """Check of a dataset.
 
-    overlaps: ids in two splits, by names such as 'train and test'. broken: reasons why annotations
-    cannot be read, by split. exit_code: 3 for missing or undecodable videos, 1 for other problems.
+    overlaps: ids that are in two splits, by names such as 'train and test'. broken: reasons why
+    annotations cannot be read, by split. decoded: True if all frames were decoded.
     """
 
     dataset: str
@@ -54,6 +54,7 @@ class CheckReport:
 
     @property
     def exit_code(self) -> int:
+        """Exit code of the command: 1 for shared videos or unreadable annotations, 3 for gaps."""
         if self.overlaps or self.broken:
             return 1
         is_incomplete = any(
@@ -84,7 +85,8 @@ def check_dataset(
 ) -> CheckReport:
     """Open every video of every split; with ``decode``, also decode its frames.
 
-    Splits with broken annotations are reported; raises if all splits are broken.
+    Raises:
+        DatasetError: the annotations of all splits are unreadable. Those of some are reported.
     """
     dataset = DATASETS[name]
     root = Path(root)
@@ -94,16 +96,16 @@ def check_dataset(
         raise DatasetError(f"{root} does not exist; expected the folder of the dataset")
     finder = finder_for(base, video_folders)
     loaded_splits: list[Split] = []
-    broken: dict[str, str] = {}
-    for split in names:
+    errors: dict[str, str] = {}
+    for split_name in names:
         try:
-            loaded_splits.append(dataset.load(root, split, finder=finder, **options))
+            loaded_splits.append(dataset.load(root, split_name, finder=finder, **options))
         except UsageError:
             raise
         except DatasetError as error:
-            broken[split] = str(error)
+            errors[split_name] = str(error)
     if not loaded_splits:
-        raise DatasetError("; ".join(dict.fromkeys(broken.values())))
+        raise DatasetError("; ".join(dict.fromkeys(errors.values())))
     records = {
         video.path: video
         for split in loaded_splits
@@ -127,13 +129,16 @@ def check_dataset(
         )
         for split in loaded_splits
     )  # fmt: skip
-    return CheckReport(name, str(root), reports, find_overlaps(loaded_splits), broken, decode)
+    return CheckReport(name, str(root), reports, find_overlaps(loaded_splits), errors, decode)
 
 
 def report_split(
     split: Split, problems: Mapping[str, str], missing: Sequence[str], ambiguous: Sequence[str] = ()
 ) -> SplitReport:
-    """Make the report of a split; ``problems`` are reasons by id, ``missing`` ids without file."""
+    """Make the report of a split.
+
+    problems: reasons why videos cannot be decoded, by id. missing: ids of videos without a file.
+    """
     return SplitReport(
         name=split.name,
         protocol=split.protocol.name,
@@ -150,7 +155,7 @@ def report_split(
 
 
 def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
-    """Find videos that two splits share by id or by file, which would make scores invalid."""
+    """Find the videos that two splits share by id or by file, which make scores invalid."""
     overlaps = {}
     for number, first in enumerate(splits):
         for second in splits[number + 1 :]:
@@ -166,7 +171,7 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
 def probe_all(
     records: Mapping[Path, VideoRecord], workers: int
 ) -> Iterator[tuple[Path, str | None]]:
-    """Open files in confined processes; yield their paths and what is wrong with them."""
+    """Open files in confined processes; yield each path with its problem, or None."""
     from eaglenet.video.decoding import require_video
     from eaglenet.video.input_file import share_file
     from eaglenet.video.limits import Limits
@@ -186,6 +191,7 @@ def probe_all(
 def decode_files(
     records: Mapping[Path, VideoRecord], workers: int
 ) -> Iterator[tuple[Path, str | None]]:
+    """Decode the frames of files; yield each path with its problem, or None."""
     from eaglenet.video.decoding import decode_many
     from eaglenet.video.pool import Failure
 

@@ -1,16 +1,16 @@
 """Folders of expert features: features of the same videos by several pretrained models.
 
-Such a folder is a feature folder (`data.features`) with more files, so methods that read only
-frames and texts can use it too. ``index.json`` also has:
+Such a folder is a feature folder (`data.features`) with more files, so that methods which read only
+frames and texts can use it too. Its ``index.json`` also has:
 
 - ``experts``: ``{name: {"dim": width, "model": name, "seconds_per_token": number or null}}``
-- ``frames``: name of the expert in ``frame_features.npy``, which every video has
+- ``frames``: name of the expert in ``frame_features.npy``, which no video lacks
 - ``words``: ``{name: {"dim": width, "model": name}}``, kinds of token features of texts
 - ``graphs``: kind of token features that the graphs refer to
 
 Files, all optional except those of the experts:
 
-- ``expert_NAME.npy`` [all tokens, dim], the tokens of one video after another;
+- ``expert_NAME.npy`` [all tokens, dim], the tokens of all videos in order;
   ``expert_NAME_counts.npy`` [videos], 0 if the video lacks the expert; and
   ``expert_NAME_seconds.npy`` [all tokens], -1 if unknown
 - ``words_NAME.npy`` and ``words_NAME_counts.npy`` [texts]
@@ -21,8 +21,6 @@ Files, all optional except those of the experts:
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +31,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.files import write_json
 from eaglenet.core.types import Expert, TextGraph
 from eaglenet.research.data.features import (
     FRAMES_FILE,
@@ -49,7 +48,7 @@ IDS = "token_ids"
 
 
 def read_table(index: Mapping[str, Any], key: str, folder: Path) -> dict[str, Mapping[str, Any]]:
-    """Read a table of ``index.json``; each entry has its width as ``dim``."""
+    """Read a table of ``index.json``; raise unless every entry has its width as ``dim``."""
     table = index.get(key) or {}
     path = folder / INDEX_FILE
     if not isinstance(table, Mapping):
@@ -71,7 +70,7 @@ def check_width(path: Path, width: int, entry: Mapping[str, Any]) -> None:
 def read_packed(
     folder: Path, stem: str, sets: int, entry: Mapping[str, Any], *, minimum: int = 0
 ) -> PackedTokens:
-    """Read tokens, their counts and, if there are any, their times."""
+    """Read tokens, the number of tokens per set, and their times if the folder has any."""
     path = folder / f"{stem}.npy"
     values = read_array(path, (np.float16, np.float32))
     check_width(path, values.shape[1], entry)
@@ -148,7 +147,7 @@ def read_graphs(
 
 
 def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None, Tensor | None]:
-    """Read the vectors of all teachers, of texts and of videos."""
+    """Read the text and the video vectors of all teachers; None if the folder has none."""
     sides: list[list[Tensor]] = [[], []]
     for text_path in sorted(folder.glob("teacher_*_text.npy")):
         video_path = text_path.with_name(text_path.name.replace("_text.npy", "_video.npy"))
@@ -245,8 +244,10 @@ def add_experts(
     """Add experts to a feature folder; ``index.json`` is written last.
 
     frames: name of the frames of the folder among the experts. frame_seconds: times of all frames.
-    words: values [texts, tokens, dim] and mask of token features, by name. The folder is then
-    read, which checks it.
+    words: values [texts, tokens, dim] and mask of token features, by name.
+
+    Raises:
+        DatasetError: the folder has experts already, or the new files do not fit it.
     """
     folder = Path(folder)
     index = read_index(folder)
@@ -274,10 +275,8 @@ def add_experts(
         index["graphs"] = graph_words
         arrays = {name: getattr(graphs, name).numpy() for name in ("spans", "roles", "edges")}
         np.savez_compressed(folder / GRAPHS_FILE, **arrays)
-    partial = folder / f".{INDEX_FILE}.{os.getpid()}"
-    partial.write_text(json.dumps(index), encoding="utf-8")
-    partial.replace(folder / INDEX_FILE)
-    load_expert_folder(folder)
+    write_json(folder / INDEX_FILE, index, indent=None)
+    load_expert_folder(folder)  # Raises if a file does not fit.
     return folder
 
 
@@ -295,4 +294,4 @@ def save_teacher(folder: Path | str, name: str, texts: Tensor, videos: Tensor) -
     folder = Path(folder)
     for side, values in (("text", texts), ("video", videos)):
         np.save(folder / f"teacher_{name}_{side}.npy", values.detach().cpu().float().numpy())
-    load_expert_folder(folder)
+    load_expert_folder(folder)  # Raises if a file does not fit.

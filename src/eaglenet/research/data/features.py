@@ -32,9 +32,9 @@ Record = TypeVar("Record", bound="PackedTokens | FeatureSplit")
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """Sets of tokens, packed: set ``n`` is ``count[n]`` rows from ``start[n]`` on.
+    """Sets of tokens in one array: set ``n`` has ``count[n]`` rows, starting at ``start[n]``.
 
-    max_count: tokens that sets are padded to; by default the size of the largest set, at least 1.
+    max_count: size to which sets are padded; by default that of the largest set, at least 1.
     """
 
     values: Tensor
@@ -49,13 +49,13 @@ class PackedTokens:
             object.__setattr__(self, "max_count", max(largest, 1))
 
     def rows_of(self, sets: Int[Tensor, "sets"]) -> tuple[Tensor, Bool[Tensor, "sets tokens"]]:
-        """Return the rows of the tokens of each set, and the mask of existing tokens."""
+        """Return the row of each token of each set, and the mask of tokens that exist."""
         offsets = torch.arange(self.max_count, device=self.count.device)
         mask = offsets[None] < self.count[sets, None]
         return (self.start[sets, None] + offsets[None]).masked_fill(~mask, 0), mask
 
     def gather(self, sets: Int[Tensor, "sets"]) -> Expert:
-        """Return sets as float32, padded with masked zeros."""
+        """Return sets as float32, padded with zeros that are masked."""
         rows, mask = self.rows_of(sets)
         if len(self.values) == 0:
             empty = torch.zeros(*mask.shape, self.values.shape[1], device=mask.device)
@@ -68,7 +68,7 @@ class PackedTokens:
         return Expert(values, mask, self.seconds[rows].masked_fill(~mask, -1.0))
 
     def select(self, sets: Int[Tensor, "sets"]) -> PackedTokens:
-        """Select sets, padded as before; shares the packed values."""
+        """Select sets without copying their values; ``max_count`` does not change."""
         return replace(self, start=self.start[sets], count=self.count[sets])
 
     def to(self, device: torch.device | str) -> PackedTokens:
@@ -77,18 +77,18 @@ class PackedTokens:
 
 @dataclass(frozen=True)
 class FeatureSplit:
-    """Stored features of texts and videos in packed arrays, which the splits of a folder share.
+    """Stored features of texts and videos, in arrays that the splits of a folder share.
 
     frames: one set per video.
-    text_row: row of each text in ``packed_sentences``.
+    text_row: row of each text in ``text_vectors``.
     metadata: model, frame_spec, dataset and split of the folder.
     frames_expert: name of the frames among the experts, in a folder of experts (`data.experts`).
     selected_words: kind of token features that :meth:`text_batch` returns.
     """
 
     frames: PackedTokens
-    packed_sentences: Tensor
-    sentence_scales: Float[Tensor, "sentence_rows 1"] | None
+    text_vectors: Tensor
+    text_scales: Float[Tensor, "rows 1"] | None
     text_row: Int[Tensor, "texts"]
     video_of_text: Int[Tensor, "texts"]
     video_ids: tuple[str, ...]
@@ -114,7 +114,7 @@ class FeatureSplit:
 
     @property
     def text_dim(self) -> int:
-        return self.packed_sentences.shape[1]
+        return self.text_vectors.shape[1]
 
     @property
     def frame_dim(self) -> int:
@@ -131,7 +131,7 @@ class FeatureSplit:
     @property
     def expert_widths(self) -> dict[str, int]:
         """Widths of all experts, including the frames, in alphabetical order."""
-        widths = {name: packed.values.shape[1] for name, packed in self.experts.items()}
+        widths = {name: tokens.values.shape[1] for name, tokens in self.experts.items()}
         return dict(sorted({**widths, self.frames_expert: self.frame_dim}.items()))
 
     @property
@@ -140,18 +140,18 @@ class FeatureSplit:
         return self.words[self.selected_words].values.shape[1] if self.words else self.text_dim
 
     def text_batch(self, indices: Sequence[int] | Tensor) -> TextFeatures:
-        """Return the features of texts as float32, with everything the folder has of them."""
+        """Return texts as float32, with all the features that the folder has of them."""
         rows = self.text_row[self._indices(indices)]
-        sentence = self.packed_sentences.index_select(0, rows).float()
-        if self.sentence_scales is not None:
-            sentence = sentence * self.sentence_scales[rows].float()
-        features = TextFeatures(sentence)
+        vectors = self.text_vectors.index_select(0, rows).float()
+        if self.text_scales is not None:
+            vectors = vectors * self.text_scales[rows].float()
+        features = TextFeatures(vectors)
         if self.words:
             words = self.words[self.selected_words].gather(rows)
             features = replace(features, words=words.values, words_mask=words.mask)
         if self.token_ids is not None:
-            tokens, mask = self.token_ids.rows_of(rows)
-            ids = self.token_ids.values[tokens, 0].long().masked_fill(~mask, 0)
+            token_rows, mask = self.token_ids.rows_of(rows)
+            ids = self.token_ids.values[token_rows, 0].long().masked_fill(~mask, 0)
             features = replace(features, tokens=Tokens(ids, mask))
         if self.graphs is not None:
             features = replace(features, graph=self.graphs[rows])
@@ -160,12 +160,12 @@ class FeatureSplit:
         return features
 
     def video_batch(self, indices: Sequence[int] | Tensor) -> VideoFeatures:
-        """Return frames and experts of videos as float32, padded with masked zeros."""
+        """Return frames and experts of videos as float32, padded with zeros that are masked."""
         rows = self._indices(indices)
         frames = self.frames.gather(rows)
         if not self.frames_expert:
             return VideoFeatures(frames.values, frames.mask)
-        experts = {name: packed.gather(rows) for name, packed in self.experts.items()}
+        experts = {name: tokens.gather(rows) for name, tokens in self.experts.items()}
         experts[self.frames_expert] = frames
         teachers = None if self.video_teachers is None else self.video_teachers[rows].float()
         return VideoFeatures(
@@ -186,7 +186,7 @@ class FeatureSplit:
         return _move_fields(self, device)
 
     def select(self, video_indices: Sequence[int] | Tensor) -> FeatureSplit:
-        """Select videos with all their texts, in this order; shares the packed arrays."""
+        """Select videos in this order, with all their texts, without copying features."""
         rows = torch.as_tensor(video_indices, dtype=torch.int64).cpu()
         if len(rows) == 0:
             raise DatasetError("a feature split needs at least one video; none was selected")
@@ -204,7 +204,7 @@ class FeatureSplit:
         return replace(
             self,
             frames=self.frames.select(videos),
-            experts={name: packed.select(videos) for name, packed in self.experts.items()},
+            experts={name: tokens.select(videos) for name, tokens in self.experts.items()},
             video_teachers=None if teachers is None else teachers[videos],
             text_row=self.text_row[texts.to(self.device)],
             video_of_text=video_of_text[texts].to(self.device),
@@ -248,7 +248,7 @@ QUANTISED_FILE = "sentence_features_int8.npy"
 SCALES_FILE = "sentence_scales.npy"
 INDEX_FILE = "index.json"
 CHECK_ROWS = 65536
-"""Rows checked for NaN at a time, to limit memory."""
+"""Rows checked for NaN at a time; limits memory."""
 METADATA = ("format", "model", "frame_spec", "dataset", "split", "protocol")
 MAX_PER_VIDEO = 100_000_000
 """Frames or captions per video; eleven days at 100 frames per second."""
@@ -256,9 +256,9 @@ PER_VIDEO = ("video_ids", "frames_per_video", "captions_per_video", "captions")
 
 
 def stored_widths(folder: Path) -> tuple[int, int] | None:
-    """Read the widths of texts and frames; None if the folder cannot be read.
+    """Read the widths of text and frame features; None if the folder cannot be read.
 
-    :func:`load_feature_folder` raises the reason.
+    :func:`load_feature_folder` then raises the reason.
     """
     names = (QUANTISED_FILE, SENTENCES_FILE)
     sentences = next((folder / name for name in names if (folder / name).is_file()), None)
@@ -303,8 +303,8 @@ def load_feature_folder(folder: Path | str) -> FeatureSplit:
     protocol = RetrievalProtocol(family)
     return FeatureSplit(
         frames=PackedTokens(frames, frame_count.cumsum(0) - frame_count, frame_count),
-        packed_sentences=sentences,
-        sentence_scales=scales,
+        text_vectors=sentences,
+        text_scales=scales,
         text_row=torch.arange(len(sentences)),
         video_of_text=torch.repeat_interleave(torch.arange(len(video_ids)), text_count),
         video_ids=video_ids,
@@ -439,7 +439,7 @@ def check_total(path: Path, rows: int, total: int, key: str) -> None:
 
 
 def differing_origins(training: Mapping[str, Any], evaluation: Mapping[str, Any]) -> list[str]:
-    """Return notes if the model or the frames of features differ from those of training."""
+    """Return a note for each of model and frames that differs from those of training."""
     return [
         f"these features have {key} {evaluation[key]}, those of the training {training[key]}: "
         "scores will differ"

@@ -47,7 +47,7 @@ LOCK_FILE = "lock"
 JPEG_QUALITY = 90
 COMMIT_ROWS = 16
 COMMIT_SECONDS = 2.0
-"""Largest work lost by an interruption: rows and seconds between commits."""
+"""Rows and seconds between commits: the most work that an interruption loses."""
 
 Encoding = Literal["raw", "jpeg"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -71,10 +71,13 @@ class FrameRow:
 
 @dataclass(frozen=True)
 class Contents:
-    """Entries of a journal, and the ends of its last complete row and line in bytes."""
+    """Entries of a journal, and the ends of its last complete row and line in bytes.
+
+    skip_reasons: reasons why videos were skipped, by id.
+    """
 
     rows: dict[str, FrameRow]
-    skipped: dict[str, str]
+    skip_reasons: dict[str, str]
     data_end: int
     lines_end: int
 
@@ -90,7 +93,7 @@ def file_size(path: Path | None) -> int | None:
 
 
 class Journal:
-    """Writer of a cache: first makes frames durable, then writes the lines of their rows."""
+    """Writer of a cache; a commit syncs the frames to disk before the lines of their rows."""
 
     def __init__(
         self, folder: Path, contents: Contents, spec: FrameSpec, encoding: Encoding
@@ -106,15 +109,16 @@ class Journal:
         self.pending: list[bytes] = []
         self.last_commit = time.monotonic()
 
-    def add(self, video: VideoRecord, decoded: DecodedVideo) -> None:
-        num_padding = self.spec.num_frames - len(decoded.frames)
+    def add(self, record: VideoRecord, video: DecodedVideo) -> None:
+        """Append the frames of a video, padded to the number of frames of the cache."""
+        num_padding = self.spec.num_frames - len(video.frames)
         if num_padding < 0:
             raise DatasetError(
-                f"{len(decoded.frames)} frames decoded, expected at most {self.spec.num_frames}"
+                f"{len(video.frames)} frames decoded, expected at most {self.spec.num_frames}"
             )
-        frames = F.pad(decoded.frames, (0, 0, 0, 0, 0, 0, 0, num_padding)).numpy()
-        mask = F.pad(decoded.mask, (0, num_padding))
-        seconds = F.pad(decoded.seconds, (0, num_padding))
+        frames = F.pad(video.frames, (0, 0, 0, 0, 0, 0, 0, num_padding)).numpy()
+        mask = F.pad(video.mask, (0, num_padding))
+        seconds = F.pad(video.seconds, (0, num_padding))
         chunks = [frames.tobytes()]
         if self.encoding == "jpeg":
             chunks = [
@@ -123,14 +127,14 @@ class Journal:
         content = b"".join(chunks)
         self.data.write(content)
         line = {
-            "id": video.video_id,
+            "id": record.video_id,
             "offset": self.offset,
             "lengths": [len(chunk) for chunk in chunks],
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
-            # 0 if the file was deleted meanwhile, so that a new one is decoded.
-            "file_bytes": file_size(video.path) or 0,
-            "window": video.window,
+            # 0 if the file was deleted meanwhile: a new file then has another size and is decoded.
+            "file_bytes": file_size(record.path) or 0,
+            "window": record.window,
         }
         self.offset += len(content)
         self._append(line)
@@ -166,7 +170,7 @@ class Journal:
 def read_journal(folder: Path) -> Contents:
     """Read a journal up to the first incomplete line; later lines replace earlier ones."""
     rows: dict[str, FrameRow] = {}
-    skipped: dict[str, str] = {}
+    skip_reasons: dict[str, str] = {}
     path = folder / INDEX_FILE
     content = path.read_bytes() if path.exists() else b""
     data_size = file_size(folder / DATA_FILE) or 0
@@ -181,10 +185,10 @@ def read_journal(folder: Path) -> Contents:
             if row_end > data_size:
                 break
             rows[video_id] = row_or_reason
-            skipped.pop(video_id, None)
+            skip_reasons.pop(video_id, None)
             data_end = max(data_end, row_end)
         else:
-            skipped[video_id] = row_or_reason
+            skip_reasons[video_id] = row_or_reason
             rows.pop(video_id, None)
         lines_end += len(line)
     if lines_end < len(content):
@@ -193,11 +197,11 @@ def read_journal(folder: Path) -> Contents:
             path,
             len(content) - lines_end,
         )
-    return Contents(rows, skipped, data_end, lines_end)
+    return Contents(rows, skip_reasons, data_end, lines_end)
 
 
 def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
-    """Parse a video id and its row, or the reason why it was skipped; None if incomplete."""
+    """Parse a line: a video id with its row or the reason it was skipped; None if incomplete."""
     if not line.endswith(b"\n"):
         return None
     try:
@@ -255,17 +259,17 @@ def decode_jpeg(content: Bytes) -> Bytes:
 
 
 JPEG_BYTES_PER_PIXEL = 0.3
-"""Mean of 93 natural videos at 224 pixels and quality 90."""
+"""Mean over 93 real videos at 224 pixels and quality 90."""
 
 
-def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding = "raw") -> int:
+def estimate_bytes(num_videos: int, spec: FrameSpec, encoding: Encoding) -> int:
     """Return the bytes of the frames of ``num_videos`` videos; approximate for JPEG."""
     pixels = num_videos * spec.num_frames * spec.size * spec.size
     return pixels * 3 if encoding == "raw" else round(pixels * JPEG_BYTES_PER_PIXEL)
 
 
 def cache_folder(base: Path, dataset: str, spec: FrameSpec) -> Path:
-    """Return the folder in ``base`` for the frames ``spec`` of a dataset, for all its splits."""
+    """Return the folder in ``base`` for frames of a dataset; all splits share it."""
     key = hashlib.sha256(repr(spec).encode()).hexdigest()[:8]
     return base / f"{dataset}-{spec.num_frames}x{spec.size}-{key}"
 
@@ -277,13 +281,16 @@ def estimate(split: Split, spec: FrameSpec, encoding: Encoding = "raw") -> int:
 
 @dataclass(frozen=True)
 class FrameCache:
-    """Frames of the videos of a split; create one with ``build`` or ``open``."""
+    """Frames of the videos of a split; create one with ``build`` or ``open``.
+
+    skip_reasons: reasons why videos have no frames, by id.
+    """
 
     folder: Path
     spec: FrameSpec
     encoding: Encoding
     rows: Mapping[str, FrameRow]
-    skipped: Mapping[str, str]
+    skip_reasons: Mapping[str, str]
     split: Split
 
     @classmethod
@@ -296,7 +303,8 @@ class FrameCache:
         check_header(folder, header, split, spec)
         contents = read_journal(folder)
         frame_spec = FrameSpec(**header["frame_spec"])
-        return cls(folder, frame_spec, header["encoding"], contents.rows, contents.skipped, split)
+        rows, reasons = contents.rows, contents.skip_reasons
+        return cls(folder, frame_spec, header["encoding"], rows, reasons, split)
 
     @classmethod
     def build(
@@ -312,9 +320,9 @@ class FrameCache:
     ) -> Self:
         """Decode the videos that are not in the folder, and open the cache.
 
-        A video whose file size or window has changed is decoded again. A skipped video is tried
-        again if its file exists now, or with ``retry_skipped``. Without ``encoding``, a new cache
-        is raw.
+        A video is decoded again if the size of its file or its window has changed. A skipped video
+        is tried again if its file exists now, or with ``retry_skipped``. ``encoding`` is that of
+        the cache by default, and ``raw`` for a new cache.
         """
         if spec.num_frames < 1 or spec.size < 1:
             raise UsageError(
@@ -336,11 +344,8 @@ class FrameCache:
             check_header(folder, header, split, spec, encoding)
             encoding = header["encoding"]
             contents = read_journal(folder)
-            rows, skipped = contents.rows, contents.skipped
             new_videos = [
-                video
-                for video in split.videos
-                if needs_decoding(video, rows.get(video.video_id), skipped, retry_skipped)
+                video for video in split.videos if needs_decoding(video, contents, retry_skipped)
             ]
             num_videos = sum(file_size(video.path) is not None for video in new_videos)
             num_bytes = estimate_bytes(num_videos, spec, header["encoding"])
@@ -359,7 +364,7 @@ class FrameCache:
         num_skipped = int((~cache.cached_mask).sum())
         if num_skipped:
             logger.warning(
-                "%s %s: %d of %d videos cached, %d skipped (see .skipped)",
+                "%s %s: %d of %d videos cached, %d skipped (see .skip_reasons)",
                 split.dataset,
                 split.name,
                 len(split) - num_skipped,
@@ -380,7 +385,7 @@ class FrameCache:
         for video in videos:
             row = self._row(video)
             if row is None:
-                reason = self.skipped.get(video.video_id, "it was not built for this split")
+                reason = self.skip_reasons.get(video.video_id, "it was not built for this split")
                 raise DatasetError(f"{self.folder} has no frames of {video.video_id!r}: {reason}")
             rows.append(row)
         shape = (len(rows), self.spec.num_frames, 3, self.spec.size, self.spec.size)
@@ -420,14 +425,13 @@ class FrameCache:
             start += length
 
 
-def needs_decoding(
-    video: VideoRecord, row: FrameRow | None, skipped: dict[str, str], retry_skipped: bool
-) -> bool:
+def needs_decoding(video: VideoRecord, contents: Contents, retry_skipped: bool) -> bool:
     """Return whether a video is new, has changed, or was skipped and should be tried again."""
     size = file_size(video.path)
+    row = contents.rows.get(video.video_id)
     if row is not None and row.window == video.window:
         return size not in (None, row.file_bytes)
-    reason = skipped.get(video.video_id)
+    reason = contents.skip_reasons.get(video.video_id)
     return reason is None or retry_skipped or (reason == NO_FILE and size is not None)
 
 
@@ -439,7 +443,7 @@ def decode_into(
     progress: Progress | None,
     title: str,
 ) -> None:
-    """Decode videos, and append a row or the reason of a failure for each."""
+    """Decode videos; append a row for each, or the reason why it is skipped."""
     from eaglenet.video.decoding import decode_many
     from eaglenet.video.pool import Success
 
@@ -453,6 +457,7 @@ def decode_into(
         else:
             by_id[video.video_id] = video
             items.append((video.video_id, video.path, video.window))
+    report_progress(progress, title, num_done, len(videos))
     for outcome in decode_many(items, spec, workers=workers):
         video = by_id[outcome.request.video_id]
         if isinstance(outcome, Success):

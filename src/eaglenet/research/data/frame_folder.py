@@ -7,8 +7,8 @@ with its frames in order, or an image, which has one frame. Example of a line::
     {"id": "video7", "split": "train", "source": "msrvtt", "frames": 3,
      "captions": {"people": ["a man is singing", ...], "machine": [...], "labels": [...]}}
 
-Captions of ``people`` are written by people, those of ``machine`` by a captioner; ``labels`` are
-names of objects.
+People wrote the captions of ``people``, and a captioner those of ``machine``; ``labels`` are names
+of objects.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CAPTION_KINDS = ("people", "machine", "labels")
 
 @dataclass(frozen=True)
 class FrameItem:
-    """An image or a video of a frame folder, without its pixels."""
+    """An image or a video of a frame folder without its pixels; ``frames`` is their number."""
 
     id: str
     split: str
@@ -109,7 +109,7 @@ class FrameItem:
 
 
 class FrameFolderWriter:
-    """Writer of a folder of frames; writes the index last, so an unfinished folder has none."""
+    """Writer of a folder of frames; the index is written last, so an unfinished folder has none."""
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class FrameFolderWriter:
         self._number = 0
 
     def add(self, item: FrameItem, frames: Sequence[bytes]) -> None:
-        """Add an item with its frames as JPEGs of the size of the folder."""
+        """Add an item; ``frames`` are JPEGs of the size of the folder."""
         if len(frames) != item.frames:
             raise DatasetError(f"{item.id}: expected {item.frames} frames, got {len(frames)}")
         if item.id in self._ids:
@@ -194,8 +194,11 @@ class FrameFolder:
 
     def read_frames(
         self, items: Iterable[FrameItem], size: int, *, threads: int = 8
-    ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "items"]]:
-        """Read the frames of ``items`` in the order of the folder, and the first row of each."""
+    ) -> tuple[UInt8[Tensor, "frames 3 size size"], Int[Tensor, "starts"]]:
+        """Read the frames of ``items`` in the order of the folder.
+
+        The second tensor has the first row of each item, and the number of rows at the end.
+        """
         ids = {item.id for item in items}
         ordered_items = [item for item in self.items if item.id in ids]
         starts = np.cumsum([0] + [item.frames for item in ordered_items])
@@ -253,12 +256,12 @@ def shrink_to_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
 
 FRAMES = "frames"
 SPLITS: Mapping[str, str] = {"train": "train", "val": "validation", "test": "test"}
-"""Names of splits in the index, by split."""
+"""Name of each split in the index."""
 OPTIONS = {"captions", "test_root", "towers"}
 
 
 def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[FrameItem]]:
-    """Load a split: the folder, and records and items in the same order."""
+    """Load a split; return the folder, the records, and the items in the same order."""
     check_split_name(FRAMES, split, tuple(SPLITS))
     data.refuse_options(OPTIONS)
     kind = str(data.options.get("captions", CAPTION_KINDS[0]))
@@ -271,7 +274,7 @@ def load_items(data: DataChoice, split: str) -> tuple[FrameFolder, Split, list[F
 
 
 def split_records(folder: FrameFolder, split: str, kind: str) -> tuple[Split, list[FrameItem]]:
-    """Return the items of a split with captions of ``kind``; others are left out."""
+    """Return the records and items of a split that have captions of ``kind``."""
     items = [item for item in folder.items if item.split == SPLITS[split]]
     if not items:
         contents = ", ".join(f"{name} ({count})" for name, count in sorted(folder.splits.items()))
@@ -292,7 +295,7 @@ def _captions(item: FrameItem, kind: str) -> tuple[str, ...]:
 
 
 def sample_frames(count: int, limit: int) -> Int[Tensor, "frames"]:
-    """Return the indices of all ``count`` frames, or of the middles of ``limit`` equal parts."""
+    """Return the indices of all frames, or of the middles of ``limit`` equal parts if fewer."""
     if count <= limit:
         return torch.arange(count)
     return (2 * torch.arange(limit) + 1) * count // (2 * limit)
@@ -302,7 +305,7 @@ class FrameClips:
     """Frames of a split in memory.
 
     Items with fewer than ``num_frames`` frames are padded with masked frames, whatever
-    ``FrameSpec.short`` is, because repeated frames would have more weight.
+    ``FrameSpec.short`` is: repeated frames would get a larger weight.
     """
 
     def __init__(
@@ -322,7 +325,7 @@ class FrameClips:
             start += count
 
     def clips(self, items: Tensor) -> Clips:
-        """Return the clips of items; their times are frame numbers, as real times are unknown."""
+        """Return the clips of items; times are frame numbers, because real times are unknown."""
         items = items.cpu()
         mask = self.mask[items]
         frames = self.frames[self.rows[items].flatten()].unflatten(0, mask.shape)
@@ -332,7 +335,7 @@ class FrameClips:
 
 
 def open_clips(data: DataChoice, split: str, context: OpenContext) -> Source:
-    """Open a split, reading its frames into memory at the size of the model."""
+    """Open a split; its frames are read into memory at the size of ``data.frames``."""
     folder, records, items = load_items(data, split)
     frames, _ = folder.read_frames(items, data.frames.size, threads=max(data.workers, 1))
     clips = FrameClips(frames, [item.frames for item in items], data.frames.num_frames)
@@ -364,29 +367,29 @@ def check_frames(
         raise DatasetError(
             f"{root}: its splits are {contents}; expected {', '.join(SPLITS.values())}"
         )
-    counts, broken = _read_shards(folder, _decoding_error if decode else None)
+    counts, errors = _read_shards(folder, _decoding_error if decode else None)
     reports = []
     for name in names:
         check_split_name(FRAMES, name, tuple(SPLITS))
         records, items = split_records(folder, name, captions)
         missing_ids = [item.id for item in items if counts.get(item.id, 0) < item.frames]
-        reports.append(report_split(records, broken, missing_ids))
+        reports.append(report_split(records, errors, missing_ids))
     return CheckReport(FRAMES, str(root), tuple(reports), decoded=decode)
 
 
 def _read_shards(
     folder: FrameFolder, check: Callable[[bytes], str | None] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Count the frames of each item, and collect errors of ``check`` by item."""
+    """Count the frames of each item, and collect the first error of ``check`` for each."""
     counts: dict[str, int] = {}
-    broken: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name, data in folder.read_jpegs():
         item = name.rpartition("/")[0]
         counts[item] = counts.get(item, 0) + 1
         reason = check(data) if check is not None else None
         if reason is not None:
-            broken.setdefault(item, reason)
-    return counts, broken
+            errors.setdefault(item, reason)
+    return counts, errors
 
 
 def _decoding_error(data: bytes) -> str | None:
@@ -406,8 +409,8 @@ class FramePreparation:
     """Options of ``eaglenet data frames``.
 
     Caption files are JSON, optionally gzipped: ``{item: [caption, ...]}``, or as in MSR-VTT
-    ``{"sentences": [{"video_id", "caption"}, ...]}``. Files of ids have one id per line, or are CSV
-    with a column ``video_id``.
+    ``{"sentences": [{"video_id", "caption"}, ...]}``. The files ``only`` and ``without`` have one
+    id per line, or are CSV with a column ``video_id``.
     """
 
     images: Path
@@ -477,7 +480,7 @@ def prepare_frames(
 
 
 def find_images(plan: FramePreparation) -> dict[str, list[Path]]:
-    """Find the images of each item, in the order of their paths."""
+    """Find the images of each item, in natural order of their paths."""
     if not plan.images.is_dir():
         raise DatasetError(f"{plan.images}: no such folder of images")
     pattern = re.compile(plan.item) if plan.item else None
@@ -514,7 +517,7 @@ def read_captions(path: Path) -> Mapping[str, Sequence[str]]:
 
 
 def read_ids(path: Path) -> set[str]:
-    """Read ids, one per line, or the column ``video_id`` of a CSV."""
+    """Read ids: one per line, or the column ``video_id`` of a CSV."""
     lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     if lines and "video_id" in lines[0].split(","):
         return {row["video_id"] for _, row in read_csv(path)}
@@ -543,6 +546,6 @@ def _frames(
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers by value: frame 9 before frame 10."""
+    """Return a sort key by which frame 9 precedes frame 10."""
     parts = re.split(r"(\d+)", path.as_posix())
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

@@ -1,4 +1,4 @@
-"""Datasets of the hub whose tables contain videos, unpacked for the dataset ``folder``.
+"""Datasets on the hub whose tables contain videos, unpacked for the dataset ``folder``.
 
 Supports the two layouts of the text-video tasks of MTEB: one table with the columns video and
 caption (``mteb/MSR-VTT``), and three tables, ``corpus`` (id, video), ``queries`` (id, text) and
@@ -32,20 +32,20 @@ CAPTIONS = "captions.jsonl"
 CAPTION_COLUMNS = (
     "caption", "text", "sentence", "description", "summary", "video_caption", "av_caption",
 )  # fmt: skip
-"""Names that the datasets of MTEB give to captions; the first one of a table is used."""
+"""Columns with captions in the datasets of MTEB; the first that a table has is used."""
 QUERY, DOCUMENT = "query-id", "corpus-id"
 ROWS = 2
 """Rows read at a time; a row contains a whole video."""
 MIN_BYTES, MAX_EXPANSION = 2**30, 64
-"""What is unpacked may take ``MAX_EXPANSION`` times the size of the tables, and ``MIN_BYTES`` in
-any case. A table stores a video or a caption once that it repeats in many rows."""
+"""Videos and captions may take ``MAX_EXPANSION`` times the size of the tables when unpacked, or
+``MIN_BYTES`` if that is more. Tables are smaller because Parquet stores repeated values once."""
 MIN_VIDEO, MIN_CAPTION = 4096, 256
-"""Bytes that a video takes at least on the disk, and a caption in memory."""
+"""Smallest size counted for a video on disk and for a caption in memory, in bytes."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a dataset: the files of a split in one folder, in order."""
+    """Table of a dataset: the files of a split in one folder, in order."""
 
     name: str
     files: tuple[Path, ...]
@@ -95,8 +95,8 @@ def _file_identity(paths: Sequence[Path]) -> str:
 def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
     """Return the Parquet files of a split, such as ``data/test-00000-of-00002.parquet``.
 
-    The corpus and the queries of several splits may be shared; they then have one split of another
-    name, such as ``corpus/corpus-00000-of-00001.parquet``.
+    If several splits share a corpus or queries, these have a single split of another name, such as
+    ``corpus/corpus-00000-of-00001.parquet``.
     """
     files_of: dict[tuple[str, str], list[str]] = {}
     for file in sorted(files):
@@ -106,14 +106,14 @@ def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
     if split not in splits:
         contents = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
         raise DatasetError(f"{name} has no split {split!r}: {contents}; choose one with --split")
-    chosen: list[str] = []
+    split_files: list[str] = []
     for folder in dict.fromkeys(folder for folder, _ in files_of):
         own_splits = [own for own_folder, own in files_of if own_folder == folder]
         if split in own_splits:
-            chosen += files_of[folder, split]
+            split_files += files_of[folder, split]
         elif len(own_splits) == 1 and folder.endswith(("corpus", "queries")):
-            chosen += files_of[folder, own_splits[0]]
-    return sorted(chosen)
+            split_files += files_of[folder, own_splits[0]]
+    return sorted(split_files)
 
 
 def download(
@@ -149,7 +149,7 @@ def download(
 def _unpack(
     name: str, split: str, files: Sequence[Path], identity: str, progress: Progress | None
 ) -> Path:
-    # Never '..', which would be the folder above.
+    # Without dots at the ends, so that it is never '..', the parent folder.
     title = name.strip("/.").replace("/", "--").replace("\\", "--")[-100:] or "dataset"
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
         raise DatasetError(f"{name}: invalid commit {identity!r:.80} from the hub")
@@ -181,17 +181,17 @@ def write_folder(
     """Write videos as files, and ``captions.jsonl``."""
     (folder / "videos").mkdir()
     size = sum(file.stat().st_size for table in tables for file in table.files)
-    room = _Room(max(MIN_BYTES, MAX_EXPANSION * size))
+    budget = _Budget(max(MIN_BYTES, MAX_EXPANSION * size))
     captions_of: dict[str, list[str]] = {}
     pairs = next((table for table in tables if "video" in table.columns and table.caption), None)
     if pairs is not None:
         for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
             where = f"{name}: row {number}"
-            captions = _captions(text, where, room)
-            captions_of[_write_video(folder, number, value, where, room)] = captions
+            captions = _captions(text, where, budget)
+            captions_of[_write_video(folder, number, value, where, budget)] = captions
             report_progress(progress, "videos", number + 1, 0)
     else:
-        captions_of = _write_corpus(name, tables, folder, room, progress)
+        captions_of = _write_corpus(name, tables, folder, budget, progress)
     if not captions_of:
         raise DatasetError(f"{name}: the split {split!r} has no videos")
     with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
@@ -202,27 +202,27 @@ def write_folder(
 
 
 @dataclass
-class _Room:
-    """Bytes that may still be unpacked, so that a small table cannot fill the disk or memory."""
+class _Budget:
+    """Bytes that may still be unpacked; a small table must not fill the disk or memory."""
 
     num_bytes: int
 
-    def take(self, num_bytes: int, where: str) -> None:
+    def spend(self, num_bytes: int, where: str) -> None:
         self.num_bytes -= num_bytes
         if self.num_bytes < 0:
             raise DatasetError(
                 f"{where}: videos and captions take {MAX_EXPANSION} times the size of the tables"
             )
 
-    def take_texts(self, value: Any, where: str) -> None:
+    def spend_on_texts(self, value: Any, where: str) -> None:
         texts = value if isinstance(value, list) else [value]
-        self.take(sum(max(len(str(text)), MIN_CAPTION) for text in texts), where)
+        self.spend(sum(max(len(str(text)), MIN_CAPTION) for text in texts), where)
 
 
 def _write_corpus(
-    name: str, tables: Sequence[Table], folder: Path, room: _Room, progress: Progress | None
+    name: str, tables: Sequence[Table], folder: Path, budget: _Budget, progress: Progress | None
 ) -> dict[str, list[str]]:
-    """Write the videos of a corpus; return their captions, the queries relevant to them."""
+    """Write the videos of a corpus; return the queries relevant to each as its captions."""
     corpus = next((table for table in tables if "video" in table.columns and table.key), None)
     queries = next(
         (table for table in tables if table.caption and table.key and table is not corpus), None
@@ -238,19 +238,19 @@ def _write_corpus(
         )
     texts: dict[str, Any] = {}
     for number, (key, text) in enumerate(queries.rows(queries.key, queries.caption)):
-        room.take_texts(text, f"{name}: row {number} of {queries.name}")
+        budget.spend_on_texts(text, f"{name}: row {number} of {queries.name}")
         texts[str(key)] = text
     captions: dict[str, list[str]] = {}
     for number, (query, document) in enumerate(relevance.rows(QUERY, DOCUMENT)):
         where = f"{name}: row {number} of {relevance.name}"
         if str(query) not in texts:
             raise DatasetError(f"{where} names the query {query!r:.60}, which does not exist")
-        captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where, room))
+        captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where, budget))
     captions_of: dict[str, list[str]] = {}
     for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
         if str(key) in captions:
             where = f"{name}: row {number} of {corpus.name}"
-            video = _write_video(folder, number, value, where, room)
+            video = _write_video(folder, number, value, where, budget)
             captions_of[video] = captions.pop(str(key))
             report_progress(progress, "videos", number + 1, 0)
     if captions:
@@ -261,22 +261,22 @@ def _write_corpus(
     return captions_of
 
 
-def _captions(value: Any, where: str, room: _Room) -> list[str]:
-    room.take_texts(value, where)
+def _captions(value: Any, where: str, budget: _Budget) -> list[str]:
+    budget.spend_on_texts(value, where)
     texts, _ = clean_captions(value if isinstance(value, list) else [value], where)
     if not texts:
         raise DatasetError(f"{where} has no caption")
     return list(texts)
 
 
-def _write_video(folder: Path, number: int, value: Any, where: str, room: _Room) -> str:
+def _write_video(folder: Path, number: int, value: Any, where: str, budget: _Budget) -> str:
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if not isinstance(content, bytes):
         raise DatasetError(
             f"{where}: the video is not in the table; only datasets that contain their videos can "
             "be read"
         )
-    room.take(max(len(content), MIN_VIDEO), where)
+    budget.spend(max(len(content), MIN_VIDEO), where)
     suffix = Path(str(value.get("path") or "")).suffix.lower()
     name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
     (folder / name).write_bytes(content)
@@ -288,6 +288,7 @@ def _name_file(file: Path) -> Iterator[None]:
     """Add the file name to errors of Arrow."""
     try:
         yield
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:  # Arrow's bases.
+    # The base classes of Arrow's errors.
+    except (ValueError, OSError, KeyError, NotImplementedError) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise DatasetError(f"{file}: not a readable Parquet table ({lines[0]})") from error

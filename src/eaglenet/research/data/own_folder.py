@@ -43,6 +43,8 @@ NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
 
 @dataclass(frozen=True)
 class Entry:
+    """Captions of a video, or of a window of it; ``where`` names the entry in errors."""
+
     where: str
     video: str
     captions: tuple[Any, ...]
@@ -53,7 +55,7 @@ class Entry:
 FRACTIONS = (0.8, 0.1, 0.1)
 """Fractions of train, val and test."""
 MIN_VALIDATION = 10
-"""Minimum number of files for validation, unless that is more than a fifth of all."""
+"""Smallest number of files for validation, unless it is more than a fifth of all files."""
 
 
 def load(
@@ -65,14 +67,14 @@ def load(
     video_folders: Sequence[Path | str] = (),
     finder: VideoFinder | None = None,
 ) -> Split:
-    """Load a split of the user's own data; ``all`` is all videos.
+    """Load a split of the user's own data; ``all`` selects all videos.
 
     root: a ``.csv`` (columns video, caption; optionally start, end, split; several lines per
         video); a ``.jsonl`` (the same keys; ``captions`` may be a list); a folder with one such
         file; or a folder of videos, each with a ``.txt`` of the same name and one caption per line
         (a ``.txt`` without a video counts as a missing video).
-    fractions: of train, val and test, if no line has a split; videos are then divided by a hash of
-        their names. By default, val is larger in a small folder.
+    fractions: fractions of train, val and test. If no line has a split, videos are divided by a
+        hash of their names. By default, val is larger in a small folder.
     """
     root = Path(root)
     check_split_name("folder", split, (*SPLITS, "all"))
@@ -98,7 +100,7 @@ def load(
                 "write train, val or test in a column split, or add videos"
             )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
-        # A video without captions and split is counted in train.
+        # A video without captions and without a split is reported with train.
         left_out = [entry for entry in left_out if splits.get(entry.video_id, "train") == split]
     protocol = RetrievalProtocol(f"{folder.name or 'own data'} {split}")
     return make_split("folder", split, protocol, list(videos.values()), left_out)
@@ -120,6 +122,7 @@ def captions_file(root: Path) -> Path | None:
 
 
 def sidecar_entries(root: Path) -> Iterator[Entry]:
+    """Yield an entry for each video with its ``.txt``, and for each ``.txt`` without a video."""
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
     if not paths:
         raise DatasetError(f"{root}: no video files and no .csv or .jsonl file found")
@@ -133,7 +136,7 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
         sidecar = path.with_suffix(".txt")
         captions = captions_of(sidecar) if sidecar.exists() else ()
         yield Entry(str(sidecar), str(path.relative_to(root)), captions)
-    # Captions without a video, which counts as missing.
+    # Captions without a video: their video counts as missing.
     for sidecar in sorted(root.rglob("*.txt")):
         if sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
             continue
@@ -148,15 +151,21 @@ def captions_of(sidecar: Path) -> tuple[str, ...]:
 
 def entry_of(row: dict[str, Any], where: str) -> Entry:
     video = next((row[key] for key in VIDEO_KEYS if row.get(key)), None)
-    if video is None or video == "" or (isinstance(video, str) and not video.strip()):
+    keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
+    has_video = video is not None and bool(str(video).strip())
+    if video is None or not has_video or not keys:
+        missing = ["video"] * (not has_video) + ["caption"] * (not keys)
+        names = [
+            f"{name} (or {', '.join(others[1:])})"
+            for name, others in (("video", VIDEO_KEYS), ("caption", CAPTION_KEYS))
+            if name in missing
+        ]
         raise DatasetError(
-            f"{where}: no video; expected a column {' or '.join(VIDEO_KEYS)}, and there "
-            f"{'is' if len(row) == 1 else 'are'} {', '.join(map(repr, row))[:100]}"
+            f"{where}: no {' and no '.join(missing)}; expected a column "
+            f"{' and a column '.join(names)}, and there {'is' if len(row) == 1 else 'are'} "
+            f"{', '.join(map(repr, row))[:100]}"
         )
     check_id(video, where)
-    keys = [key for key in CAPTION_KEYS if row.get(key) is not None]
-    if not keys:
-        raise DatasetError(f"{where}: no caption; expected one of {', '.join(CAPTION_KEYS)}")
     value = row[keys[0]]
     captions = tuple(value) if isinstance(value, list) else (value,)
     return Entry(where, video.strip(), captions, window_of(row, where), row.get("split") or None)
@@ -180,7 +189,10 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 def merge(
     entries: Sequence[Entry], folder: Path, finder: VideoFinder
 ) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
-    """Merge the entries of each video and window; return records and splits by id, and problems."""
+    """Merge the entries of each video and window.
+
+    Returns records by id, splits by id, and the videos left out.
+    """
     videos: dict[str, VideoRecord] = {}
     splits: dict[str, str] = {}
     ids: dict[str, None] = {}
@@ -222,9 +234,9 @@ def is_file(path: Path) -> bool:
 
 
 def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[str, Path | None]:
-    """Find the file of each name: relative to ``folder``, else by its file name anywhere.
+    """Find the file of each name, relative to ``folder`` or else by its file name anywhere.
 
-    A file is not used for two names: a missing ``b/clip.mp4`` must not become ``a/clip.mp4``.
+    No file is used for two names: a missing ``b/clip.mp4`` must not become ``a/clip.mp4``.
     """
     files = {name: folder / name if is_file(folder / name) else None for name in names}
     used_paths = {path.resolve() for path in files.values() if path is not None}
@@ -237,14 +249,14 @@ def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[
 
 
 def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
-    """Assign a split to each video; all windows of a file get the same one."""
+    """Assign a split to each video; all windows of a file are in the same split."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
     files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
     if tuple(fractions) == FRACTIONS:
-        # Too few files cannot choose an epoch.
+        # The best epoch cannot be chosen on too few files.
         num_val = max(num_val, min(MIN_VALIDATION, len(files) // 5))
     names = {}
     for index, file in enumerate(files):

@@ -18,6 +18,7 @@ from torch import Tensor
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.registry import Registry
 from eaglenet.core.settings import read_options
+from eaglenet.core.text import pluralize
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class VideoProblem:
 class RetrievalProtocol:
     """Protocol of an evaluation; ``name`` is printed with every score.
 
-    family: the name without the numbers of texts and videos.
+    family: name of the protocol without the numbers of texts and videos.
     """
 
     name: str
@@ -58,11 +59,13 @@ class RetrievalProtocol:
     ) -> RetrievalProtocol:
         """Return the protocol with the numbers of texts and videos in its name.
 
-        ``num_listed`` is the number of videos that the dataset lists, included if it is larger.
+        ``num_listed``, the number of videos that the dataset lists, is included if it differs.
         """
         family = self.family or self.name
-        total = f" of {num_listed:,}" if num_listed not in (None, num_videos) else ""
-        size = f"{num_texts:,} texts x {num_videos:,}{total} videos"
+        videos = pluralize(num_videos, "video")
+        if num_listed is not None and num_listed != num_videos:
+            videos = f"{num_videos:,} of {pluralize(num_listed, 'video')}"
+        size = f"{pluralize(num_texts, 'text')} x {videos}"
         return replace(self, name=f"{family} ({size})", family=family)
 
 
@@ -70,7 +73,8 @@ class RetrievalProtocol:
 class Split:
     """Videos of a split in a fixed order, with their captions.
 
-    Raises :class:`DatasetError` for no videos, repeated ids, and missing or empty captions.
+    Raises:
+        DatasetError: there is no video, an id is repeated, or a caption is missing or empty.
     """
 
     dataset: str
@@ -125,7 +129,7 @@ class Split:
     def only(self, video_ids: Iterable[str], reason: str = "not selected") -> Split:
         """Select videos by id, in the order of this split; record the others as left out.
 
-        The name of the protocol then has "n of N videos".
+        The name of the protocol then says "n of N videos".
         """
         ids = set(video_ids)
         videos = tuple(video for video in self.videos if video.video_id in ids)
@@ -195,7 +199,7 @@ class DatasetSpec:
 DATASETS: Registry[DatasetSpec] = Registry("dataset", is_open=True)
 
 FILE_OPTIONS = ("finder", "video_folders")
-"""Options passed to every dataset, even if its loader does not take them."""
+"""Options that may be passed for every dataset; dropped if the loader does not take them."""
 
 
 def check_options(
@@ -232,7 +236,8 @@ def make_split(
 def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, ...], int]:
     """Strip captions; return those that are not empty, and the number of empty ones.
 
-    Raises :class:`DatasetError` if a caption is not text or not valid Unicode.
+    Raises:
+        DatasetError: a caption is not text or not valid Unicode.
     """
     texts = []
     num_empty = 0
@@ -257,7 +262,7 @@ def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, .
 
 
 def report_empty_captions(dataset: str, num_empty: int, file: Path) -> None:
-    """Log the number of empty captions, which may be due to broken annotations."""
+    """Log the number of empty captions, which may come from broken annotations."""
     if num_empty:
         logger.warning("%s: skipped %d empty captions of %s", dataset, num_empty, file)
 
@@ -287,9 +292,9 @@ def hold_out_ids(video_ids: Sequence[str], num_videos: int, seed: int = 0) -> se
 
 
 def training_ids(dataset: str, split: str, video_ids: Sequence[str], hold_out: int) -> list[str]:
-    """Divide a list of training videos into ``train`` and ``hold_out`` videos of ``val``.
+    """Return the ids of ``train`` or ``val`` for a dataset without a validation split.
 
-    For datasets without a separate validation split.
+    ``hold_out`` of the training videos are ``val``, the others ``train``.
     """
     held_out = hold_out_ids(video_ids, hold_out)
     if split == "val" and not held_out:

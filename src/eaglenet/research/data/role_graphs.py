@@ -1,4 +1,4 @@
-"""Graphs of semantic roles in captions: verbs and their arguments, found by rules.
+"""Graphs of semantic roles in captions: verbs and their arguments, extracted by rules.
 
 The authors of HGR use a BERT that labels semantic roles. Captions are short and in the third
 person, so a few rules find most verbs and noun phrases without a download: words of closed classes
@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Parse:
-    """Verbs, noun phrases, and indices (verb, noun phrase) of related pairs."""
+    """Verbs and noun phrases of a caption, and pairs of their indices that are related."""
 
     verbs: tuple[Node, ...]
     nouns: tuple[Node, ...]
@@ -135,7 +135,7 @@ def role_graph(words: Sequence[str], length: int) -> TextGraph:
     Node 0 is the whole caption, 1 to 4 are verbs, 5 to 10 noun phrases. Edges go from the caption
     to its verbs, and both ways between a verb and its arguments.
     """
-    # In numpy, which sets single entries much faster than torch.
+    # NumPy sets single entries much faster than torch.
     spans = np.zeros((1, NUM_NODES, length), np.bool_)
     roles = np.zeros((1, NUM_NODES), np.int64)
     edges = np.zeros((1, NUM_NODES, NUM_NODES), np.bool_)
@@ -160,13 +160,13 @@ def role_graphs(captions: Sequence[Sequence[str]], length: int) -> TextGraph:
     return TextGraph.concatenate([role_graph(words, length) for words in captions])
 
 
-def over_tokens(
+def expand_to_tokens(
     graphs: TextGraph, token_counts: Sequence[Sequence[int]], length: int, *, first: int
 ) -> TextGraph:
     """Convert graphs over words to graphs over tokens.
 
-    token_counts: tokens per word of each text. length: tokens per text; later ones are ignored.
-    first: position of the first token of the first word.
+    token_counts: number of tokens of each word of each text. length: tokens per text; later ones
+    are left out. first: position of the first word's first token.
     """
     spans = torch.zeros(len(graphs), graphs.spans.shape[1], length, dtype=torch.bool)
     word_spans, token_spans = graphs.spans.numpy(), spans.numpy()[:, :, first:]
@@ -179,6 +179,7 @@ def over_tokens(
 
 
 def stems(word: str) -> set[str]:
+    """Return a word with and without an ending that it may have, such as -s, -ing or -ed."""
     forms = {word}
     for ending, replacements in (
         ("ies", ("y",)), ("es", ("", "e")), ("s", ("",)), ("ing", ("", "e")), ("ed", ("", "e")),
@@ -206,8 +207,8 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
     if not word or word in CONJUNCTIONS or word in AUXILIARIES or word in ADVERBS:
         return "other"
     if word in DIRECTIONS and tag_before == "verb":
-        # In "moves left" the direction is an argument, in "goes in the water" a preposition.
-        return "other" if after and (after[0] in DETERMINERS) else "noun"
+        # In "moves left" the direction is an argument; in "goes in the water", a preposition.
+        return "other" if after and after[0] in DETERMINERS else "noun"
     if word in PREPOSITIONS:
         return "other"
     if word in DETERMINERS or word in PRONOUNS:
@@ -228,7 +229,10 @@ def _tag(word: str, before: str, tag_before: str, after: Sequence[str]) -> str:
 
 
 def _prefix_role(words: Sequence[str], position: int) -> str:
-    """Return the role by the preposition before a phrase, ``conjunction``, or an empty text."""
+    """Return the role that the preposition before a phrase gives it.
+
+    ``conjunction`` if a conjunction precedes the phrase; empty if neither does.
+    """
     if position == 0:
         return ""
     before = words[position - 1]

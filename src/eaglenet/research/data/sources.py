@@ -28,8 +28,14 @@ from eaglenet.core.types import (
     VideoFeatures,
 )
 from eaglenet.methods.base import Method
-from eaglenet.research.data.frame_cache import FrameCache, cache_folder, estimate
-from eaglenet.research.data.records import DATASETS, DatasetSpec, Split
+from eaglenet.research.data.frame_cache import (
+    FrameCache,
+    cache_folder,
+    estimate,
+    needs_decoding,
+    read_journal,
+)
+from eaglenet.research.data.records import DATASETS, DatasetSpec, Split, VideoRecord
 
 SELECTION_NOTES = {
     "val": "the epoch was chosen on the validation split",
@@ -40,9 +46,9 @@ ONLY_EPOCH_NOTES = {
     "test": "the only epoch that was evaluated, on the TEST split",
 }
 FEW_VIDEOS = 10
-"""Videos below which recalls mean little."""
+"""Number of videos, or of texts of moments, below which recalls mean little."""
 FEW_TO_CHOOSE = 30
-"""Videos below which the choice of an epoch is random: each is more than 3 points of R@1."""
+"""Number of videos below which the best epoch is a matter of chance: each is 3 points of R@1."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,8 @@ class DataChoice:
     max_words: tokens per text.
     cache: folder for decoded frames; if empty, in the run folder.
     val_videos: videos of a features folder held out for validation.
-    jitter: frames to decode per frame that a training step uses. If more than 1, each step uses
-        other frames, evenly spaced between a random start and end (CLIP-ViP).
+    jitter: number of frames to decode for each frame that a training step uses. If more than 1,
+        each step uses other frames, evenly spaced between a random start and end (CLIP-ViP).
     """
 
     dataset: str
@@ -71,7 +77,7 @@ class DataChoice:
     jitter: int = 1
 
     def folder(self, root: str | None = None) -> Path:
-        """Return the path of ``root`` (default: that of the dataset); raise if it is missing."""
+        """Return the path of ``root`` (default: that of the data); raise if it does not exist."""
         name = self.root if root is None else root
         if not name:
             raise DatasetError(f"--data {self.dataset} needs a folder: add --root FOLDER")
@@ -81,7 +87,7 @@ class DataChoice:
         return folder
 
     def refuse_options(self, known_names: set[str]) -> None:
-        """Raise if ``options`` has other names."""
+        """Raise if ``options`` has a name that is not in ``known_names``."""
         for name in self.options:
             if name not in known_names:
                 listing = ", ".join(sorted(known_names))
@@ -93,7 +99,10 @@ class DataChoice:
 
 @dataclass(frozen=True)
 class Source:
-    """A split whose texts and videos are fetched by index; ``missing`` are ids without video."""
+    """A split whose texts and videos are fetched by index.
+
+    missing: ids of videos that the annotations list but that were not found.
+    """
 
     texts: Callable[[Tensor], Tokens | TextFeatures]
     videos: Callable[[Tensor], Clips | VideoFeatures]
@@ -104,7 +113,7 @@ class Source:
     missing: tuple[str, ...] = ()
 
     def pairs(self, indices: Sequence[int] | Tensor) -> PairBatch:
-        """Return texts by index with their videos."""
+        """Return texts by index, each with its video."""
         texts = torch.as_tensor(indices, dtype=torch.int64, device=self.video_of_text.device)
         videos = self.video_of_text[texts]
         return PairBatch(self.texts(texts), self.videos(videos), videos)
@@ -130,7 +139,7 @@ class Source:
 
 @dataclass(frozen=True)
 class OpenContext:
-    """Context for opening a split: the model that reads it, cache folder of frames, device."""
+    """Context for opening a split: the model that reads it, the folder for frames, the device."""
 
     reader: Method
     cache: Path
@@ -154,9 +163,10 @@ class SourceSpec:
     inspect: summarises a split without decoding it; None if opening it is fast.
     open_all: opens a whole folder, for a model trained elsewhere; None if a split is required.
     default_split: returns the split that is evaluated by default.
+    needs_folder: the data is read from a folder (``--root``).
     is_features: the data is stored features, without texts to tokenise or frames to decode.
-    gives_features: computes features for models that read features.
-    keeps_frames: stores decoded frames in a folder, which several runs can share.
+    gives_features: the data computes features for models that read features.
+    keeps_frames: decoded frames are kept in a folder, which several runs can share.
     max_words: default number of tokens per text.
     """
 
@@ -182,7 +192,7 @@ def add_source(spec: SourceSpec) -> SourceSpec:
 
 
 def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]) -> Source:
-    """Make a source from tokens in memory and clips that ``clips`` fetches by index."""
+    """Make a source from tokens in memory and a function that returns clips by index."""
     return Source(
         texts=lambda indices: tokens[indices],
         videos=clips,
@@ -194,18 +204,18 @@ def clip_source(records: Split, tokens: Tokens, clips: Callable[[Tensor], Clips]
     )
 
 
-def few_videos(num_videos: int) -> tuple[str, ...]:
-    """Return a warning if a split is so small that its recalls are high by chance."""
-    if num_videos >= FEW_VIDEOS:
+def few_videos(count: int, noun: str = "video") -> tuple[str, ...]:
+    """Return a warning if there are so few videos or texts that recalls are high by chance."""
+    if count >= FEW_VIDEOS:
         return ()
-    verb = "is" if num_videos == 1 else "are"
-    return (f"{pluralize(num_videos, 'video')} {verb} too few for recalls to mean much",)
+    verb = "is" if count == 1 else "are"
+    return (f"{pluralize(count, noun)} {verb} too few for recalls to mean much",)
 
 
 def selection_note(split: str, *, is_choice: bool, num_videos: int = FEW_TO_CHOOSE) -> str:
     """Describe the split that chose the epoch, with a warning if it is too small.
 
-    is_choice: several epochs were evaluated.
+    is_choice: whether several epochs were evaluated.
     """
     if not is_choice:
         return ONLY_EPOCH_NOTES[split]
@@ -235,10 +245,9 @@ def add_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 
 def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
-    """Open the videos that have a file; decode frames that are not in the cache."""
+    """Open the videos that have a file; frames that are not in the cache are decoded into it."""
     records = load_records(data, split).select_present()
-    base = Path(data.cache).expanduser() if data.cache else context.cache
-    folder = cache_folder(base, records.dataset, data.frames)
+    folder = _frames_folder(data, context.cache)
     size = estimate(records, data.frames)
     logger.info("frames of %s: up to %.2f GB in %s", split, size / 1e9, folder)
     frames = FrameCache.build(
@@ -247,13 +256,30 @@ def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
     return cached_source(records, frames, context.reader.tokenize, data.max_words)
 
 
+def _frames_folder(data: DataChoice, cache: Path) -> Path:
+    """Return the folder of decoded frames, in ``data.cache`` or else in ``cache``."""
+    base = Path(data.cache).expanduser() if data.cache else cache
+    return cache_folder(base, data.dataset, data.frames)
+
+
+def videos_to_decode(data: DataChoice, split: str, cache: Path) -> list[VideoRecord]:
+    """Return the videos of a split with a file whose frames are not in the cache."""
+    folder = _frames_folder(data, cache)
+    contents = read_journal(folder)
+    return [
+        video
+        for video in load_records(data, split).select_present().videos
+        if needs_decoding(video, contents, retry_skipped=False)
+    ]
+
+
 def inspect_videos(data: DataChoice, split: str) -> SplitSummary:
     records = load_records(data, split)
     return summarise_split(records, records.select_present().video_of_text, len(records.missing))
 
 
 def summarise_split(records: Split, video_of_text: Tensor, num_missing: int) -> SplitSummary:
-    """Summarise a split of which ``num_missing`` videos cannot be read."""
+    """Summarise a split with ``num_missing`` videos that cannot be read."""
     description = {
         "protocol": records.protocol.name,
         "texts": len(records.texts),
@@ -274,7 +300,7 @@ def load_records(data: DataChoice, split: str) -> Split:
 def cached_source(
     split: Split, cache: FrameCache, tokenize: Callable[..., Tokens], max_words: int = 32
 ) -> Source:
-    """Make a source from cached frames, without the videos that are not in the cache."""
+    """Make a source from cached frames; videos that are not in the cache are left out."""
     is_cached = replace(cache, split=split).cached_mask
     if not is_cached.any():
         raise DatasetError(

@@ -30,7 +30,7 @@ from eaglenet.research.evaluation.postprocessing import (
     Direction,
     hub_bias,
     sinkhorn_levels,
-    typical_sentences,
+    typical_texts,
 )
 from eaglenet.scoring import score_all
 
@@ -61,18 +61,21 @@ def format_result(record: dict[str, Any]) -> str:
             f"MnR {row['MnR']:.1f}  ({pluralize(row['queries'], 'query', 'queries')})"
         )
     seconds = record["seconds"]
+    preparation = record["preparation_seconds"]
     lines.append(
         f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; "
         f"{pluralize(record['videos_found'], 'video')} found, "
-        f"{record['videos_missing']} missing; encoding texts {seconds['encode_text']:.2f} s, "
+        f"{record['videos_missing']} missing; "
+        + (f"preparing the data {preparation:.1f} s, " if preparation else "")
+        + f"encoding texts {seconds['encode_text']:.2f} s, "
         f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
     )
     if "noise" in record:
-        mean, spread = record["noise"]["mean"], record["noise"]["std"]
+        mean, deviation = record["noise"]["mean"], record["noise"]["std"]
         lines.append(
             f"over {len(record['noise']['seeds'])} noise seeds [{record['protocol']}]  "
-            f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {spread['t2v']['R@1']:.2f}  "
-            f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {spread['v2t']['R@1']:.2f}"
+            f"t2v R@1 {mean['t2v']['R@1']:.2f} +- {deviation['t2v']['R@1']:.2f}  "
+            f"v2t R@1 {mean['v2t']['R@1']:.2f} +- {deviation['v2t']['R@1']:.2f}"
         )
     if "hubness" in record:
         recalls = _format_recalls(record["hubness"]["t2v"])
@@ -97,12 +100,12 @@ def _format_recalls(row: Mapping[str, Any]) -> str:
 
 PAIR_NOISE_NOTE = "each pair has its own candidate noise, as in the authors' evaluation"
 MAX_NAMES = 20
-"""Missing videos that a result names; it counts all of them."""
+"""Largest number of missing videos that a result lists by name; it counts all of them."""
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each stage; decoding of videos counts as encoding."""
+    """Seconds of each stage, from frames or stored features in memory."""
 
     encode_text: float
     encode_video: float
@@ -111,6 +114,8 @@ class Timings:
 
 @dataclass(frozen=True)
 class NoiseSpread:
+    """Metrics with each seed of the evaluation noise."""
+
     seeds: tuple[int, ...]
     metrics: tuple[Metrics, ...]
 
@@ -120,7 +125,11 @@ class NoiseSpread:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Metrics of a method under a protocol, and the conditions of the evaluation."""
+    """Metrics of a method under a protocol, and the conditions of the evaluation.
+
+    preparation_seconds: time before ``timings`` to read the data: to decode videos and to encode
+    them with frozen towers, or to read what an earlier run stored.
+    """
 
     method: str
     protocol: str
@@ -138,6 +147,7 @@ class EvaluationResult:
     sinkhorn: Metrics | None = None
     split: str = ""
     notes: tuple[str, ...] = field(default=())
+    preparation_seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -150,6 +160,7 @@ class EvaluationResult:
             "videos_missing": self.num_missing_videos,
             "missing_videos": list(self.missing_videos),
             "seconds": asdict(self.timings),
+            "preparation_seconds": round(self.preparation_seconds, 3),
             "device": self.device,
             "backend": self.backend,
             "precision": self.precision,
@@ -191,8 +202,8 @@ def evaluate(
         sinkhorn_bank: batches of training texts and of training videos, to rank again with Sinkhorn
             offsets (UCoFiA; one process only).
         process: this process, if several evaluate together. ``texts`` and ``videos`` are then its
-            part of the split; all processes return the metrics of the whole split.
-        progress: called with the number of scores computed.
+            part of the split, and every process returns the metrics of the whole split.
+        progress: called with the number of scores computed so far.
 
     Raises:
         NonFiniteError: features or scores are NaN or infinite.
@@ -235,7 +246,7 @@ def evaluate(
             noise = _noise_spread(method, rank, options)
         hubness = None
         if options.hubness:
-            bank_texts = options.hubness_bank or typical_sentences()
+            bank_texts = options.hubness_bank or typical_texts()
             bank_batches = _batches(method, bank_texts, options.text_batch)
             hubness_text = _encode(method, bank_batches, target_device, options.precision, None)
             scores = score_all(

@@ -17,14 +17,14 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.data.sources import Source
-from eaglenet.scoring import score_all
+from eaglenet.scoring import score_best
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Colours of Okabe and Ito, distinguishable with any colour vision."""
 RIGHT, WRONG = "#1a9641", "#d7191c"
 DOTS_PER_INCH = 120
 FRAMES_SHOWN = 3
-"""Frames per retrieved video."""
+"""Frames drawn of each retrieved video."""
 MIN_SPAN = 2.0
 """Smallest span of an axis of recalls, in percentage points."""
 
@@ -37,8 +37,8 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Retrieved:
-    """A retrieved video: its frames, and whether it is the right one."""
+class RetrievedVideo:
+    """A video that was retrieved for a query, and whether it is the right one."""
 
     video_id: str
     frames: UInt8[Tensor, "frames 3 height width"]
@@ -50,7 +50,7 @@ class QualitativeExample:
     """A query and the videos that each method retrieved, best first."""
 
     query: str
-    videos: Mapping[str, Sequence[Retrieved]]
+    videos: Mapping[str, Sequence[RetrievedVideo]]
 
 
 def curves_figure(
@@ -89,9 +89,10 @@ def recall_against_time_figure(
     *,
     protocol: str = "",
 ) -> bytes:
-    """Draw text-to-video R@1 against seconds of the whole test, as figure 1 of the paper.
+    """Draw text-to-video R@1 against seconds of the whole test, like figure 1 of the paper.
 
-    ours, paper: (seconds, R@1) by method, in separate panels, since machines and data differ.
+    ours, paper: (seconds, R@1) by method. They are drawn in separate panels, because machines and
+        data differ.
     """
     panels = [(f"ours, {protocol}" if protocol else "ours", "test time (s)", ours)]
     panels.append(("paper: MSR-VTT, ViT-B/16, A100", "test time (s)", paper))
@@ -128,7 +129,7 @@ def percent_range(low: float, high: float) -> tuple[float, float]:
 
 
 def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
-    """Draw the best videos of each method per query: right ones framed green, wrong ones red."""
+    """Draw the best videos of each method for each query, right ones framed green, others red."""
     if not examples:
         raise UsageError("no example to draw: expected at least one query with its videos")
     num_methods = max(len(example.videos) for example in examples)
@@ -149,7 +150,7 @@ def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
     return _png(figure)
 
 
-def _draw_video(axes: Any, video: Retrieved) -> None:
+def _draw_video(axes: Any, video: RetrievedVideo) -> None:
     middles = (np.arange(FRAMES_SHOWN) + 0.5) * len(video.frames) / FRAMES_SHOWN
     indices = np.floor(middles).astype(int)
     frames = [video.frames[index].movedim(0, -1).numpy() for index in indices]
@@ -198,24 +199,24 @@ def best_videos(
         all_texts = type(text[0]).concatenate(text)
         all_videos = type(video[0]).concatenate(video)
         count = min(top_k, len(all_videos))
-        return score_all(method, all_texts, all_videos, top_k=count).videos.cpu()
+        return score_best(method, all_texts, all_videos, count).videos.cpu()
 
 
 def choose_queries(
     best: Mapping[str, Int[Tensor, "texts best"]], video_of_text: Int[Tensor, "texts"], count: int
 ) -> list[int]:
-    """Choose queries on which the methods disagree, then evenly spaced ones; one per video.
+    """Choose queries on which the methods disagree, then evenly spaced ones; at most one per video.
 
-    The choice depends only on positions in the split, so that no method is favoured.
+    Among these queries, the choice depends only on their positions in the split.
     """
     is_right = torch.stack([videos[:, 0] == video_of_text for videos in best.values()])
     disputed_queries = (is_right.any(dim=0) & ~is_right.all(dim=0)).nonzero()[:, 0].tolist()
     step = max(1, len(video_of_text) // max(1, count))
     queries: list[int] = []
     used_videos: set[int] = set()
-    # Spread over the split, because neighbours are often alike.
-    spread = disputed_queries[:: max(1, len(disputed_queries) // max(1, count))]
-    for query in [*spread, *disputed_queries, *range(0, len(video_of_text), step)]:
+    # Spaced over the split first, because neighbours are often alike.
+    spaced_queries = disputed_queries[:: max(1, len(disputed_queries) // max(1, count))]
+    for query in [*spaced_queries, *disputed_queries, *range(0, len(video_of_text), step)]:
         video = int(video_of_text[query])
         if len(queries) < count and video not in used_videos:
             queries.append(query)
@@ -226,6 +227,7 @@ def choose_queries(
 def make_examples(
     best: Mapping[str, Int[Tensor, "texts best"]], source: Source, count: int
 ) -> list[QualitativeExample]:
+    """Make up to ``count`` examples from the ``best`` videos of each text, by method."""
     examples = []
     video_of_text = source.video_of_text.cpu()
     for query in choose_queries(best, video_of_text, count):
@@ -236,7 +238,7 @@ def make_examples(
             assert isinstance(clips, Clips), "stored features have no frames to show"
             frames = clips.frames.cpu()
             videos[method] = [
-                Retrieved(source.video_ids[video], frames[rank], video == right_video)
+                RetrievedVideo(source.video_ids[video], frames[rank], video == right_video)
                 for rank, video in enumerate(rankings[query].tolist())
             ]
         examples.append(QualitativeExample(source.captions[query], videos))

@@ -101,10 +101,10 @@ def summarize_ranks(ranks: Int[Tensor, "queries"]) -> DirectionMetrics:
 class StreamingRanks:
     """Ranks from tiles of the score matrix, in memory proportional to texts + videos.
 
-    First pass tiles with all right pairs to :meth:`add_targets`, then every tile of the matrix once
-    to :meth:`add`. ``video_of_text`` must be sorted, and the tiles of each column must be added in
-    the order of the texts: then the texts of a video are adjacent, and one flag per column records
-    whether the current group has beaten the right one.
+    First pass the tiles that contain right pairs to :meth:`add_targets`, then every tile of the
+    matrix once to :meth:`add`. ``video_of_text`` must be sorted, and the tiles of each column must
+    be added in the order of the texts: the texts of a video are then adjacent, and one flag per
+    column records whether the current group has beaten the right one.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class StreamingRanks:
     def add_targets(
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
-        """Store the scores of the right pairs inside one tile."""
+        """Store the scores of the right pairs in one tile."""
         tile = self._check(tile, text_start, video_start)
         columns = self.video_of_text[text_start : text_start + tile.shape[0]] - video_start
         rows = ((columns >= 0) & (columns < tile.shape[1])).nonzero()[:, 0]
@@ -139,7 +139,7 @@ class StreamingRanks:
     def add(
         self, tile: Float[Tensor, "texts videos"], text_start: int = 0, video_start: int = 0
     ) -> None:
-        """Count the candidates of one tile that beat the right ones."""
+        """Count the candidates in one tile that beat the right ones."""
         tile = self._check(tile, text_start, video_start)
         columns = slice(video_start, video_start + tile.shape[1])
         if bool((self._next_text[columns] != text_start).any()):
@@ -197,7 +197,7 @@ class StreamingRanks:
         return tile.detach().cpu()
 
     def join_targets(self, total: Callable[[Tensor], Tensor]) -> None:
-        """Add the targets of other processes, each of which has columns of its own.
+        """Add the targets of other processes, which score other columns.
 
         ``total`` sums a tensor over all processes.
         """
@@ -294,9 +294,9 @@ class EvaluationOptions:
 
     backend: scoring back end; ``auto`` chooses.
     precision: ``fp32`` or ``bf16`` for encoders (autocast) and scoring; ``fp16`` for encoders only,
-        as the authors evaluate; ``auto`` is that of the model (``EvaluationHabits``).
+        as the authors evaluate; ``auto`` for the precision of the model (``EvaluationHabits``).
     noise_seeds: also score with each seed and report mean and spread, for methods with evaluation
-        noise. The noise of the model is restored.
+        noise. The noise of the model is restored afterwards.
     pair_noise: draw separate noise for each pair, as the authors do, instead of one sample for all.
     scores_file: ``.npy`` file to write the scores to, ``[texts, videos]``.
     ranks_file: ``.npz`` file to write the ranks to: ``t2v``, ``v2t`` and ``video_of_text``.
@@ -390,7 +390,7 @@ def rank_pairs(
 
         def advance(update: ProgressUpdate) -> None:
             total = len(text) * len(video_range)
-            report_progress(progress, update.title, offset + update.done, total)
+            report_progress(progress, update.title, offset + update.count, total)
 
         callback = advance if is_counted else None
         scores: Tensor = score_all(
@@ -414,7 +414,7 @@ def rank_pairs(
         all_scores = score_block(slice(None), slice(video_range.start, video_range.stop))
         ranks.add_targets(all_scores, 0, video_range.start)
     else:
-        # Score the right pairs; texts are sorted by video, so those of a video block are adjacent.
+        # First score the right pairs: texts are sorted by video, so those of a block are adjacent.
         for start in video_range[::video_step]:
             stop = min(start + video_step, video_range.stop)
             first, last = torch.searchsorted(sorted_video, torch.tensor([start, stop])).tolist()

@@ -15,6 +15,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.text import pluralize
 from eaglenet.research.data.annotation_files import MomentText, Span
+from eaglenet.research.data.sources import few_videos
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine
@@ -36,7 +37,7 @@ def span_ious(moments: NDArray[np.float64], spans: NDArray[np.float64]) -> NDArr
     """
     first, second = moments[:, None], spans[None]
     overlap = np.minimum(first[..., 1], second[..., 1]) - np.maximum(first[..., 0], second[..., 0])
-    # Of disjoint spans this is more than the union, but their overlap is 0.
+    # For disjoint spans this exceeds the union, but their overlap is 0.
     union = np.maximum(first[..., 1], second[..., 1]) - np.minimum(first[..., 0], second[..., 0])
     is_point = union <= 0
     ious = np.clip(overlap, 0, None) / np.where(is_point, 1.0, union)
@@ -45,6 +46,7 @@ def span_ious(moments: NDArray[np.float64], spans: NDArray[np.float64]) -> NDArr
 
 
 def text_iou(moment: Span, text: MomentText) -> float:
+    """Return the mean IoU of a moment with the best-matching spans, one per annotator."""
     ious = np.sort(span_ious(np.array([moment]), np.array(text.spans))[0])
     return float(ious[-text.num_annotators :].mean())
 
@@ -78,7 +80,7 @@ def average_precision(moments: Sequence[Span], spans: Sequence[Span], threshold:
 class MomentMetrics:
     """Metrics in percent over all texts; a text without a moment counts as 0.
 
-    recalls: by name (``R@1 IoU=0.5``), texts whose first moment reaches that IoU.
+    recalls: percentage of texts whose first moment reaches an IoU, by name (``R@1 IoU=0.5``).
     missing_videos: annotated videos that are not in the store; their texts are left out.
     """
 
@@ -90,14 +92,20 @@ class MomentMetrics:
     missing_videos: tuple[str, ...] = field(default=(), compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"notes": list(self.notes)}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings about the numbers."""
+        return few_videos(self.num_texts, "text")
 
     def __str__(self) -> str:
         recalls = "  ".join(f"{name} {value:.1f}" for name, value in self.recalls.items())
-        return (
+        line = (
             f"{recalls}  mIoU {self.mean_iou:.1f}  mAP {self.mean_average_precision:.1f}  "
             f"({pluralize(self.num_texts, 'text')}, {pluralize(self.num_videos, 'video')})"
         )
+        return "\n".join([line, *(f"note: {note}" for note in self.notes)])
 
 
 def moment_metrics(

@@ -1,7 +1,7 @@
-"""Post-processing of scores with other queries; never applied by default, always labelled.
+"""Post-processing of scores that uses other queries; never applied by default, always labelled.
 
-It needs all test queries, or training queries, which a search engine does not have for a single
-query. Numbers with and without it are not comparable.
+It needs all test queries, or training queries, which a search engine does not have when it answers
+a single query. Numbers with and without it are not comparable.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def dual_softmax(
 ) -> Float[Tensor, "texts videos"]:
     """Apply CAMoE's dual softmax: ``s'_tv = s_tv * softmax_t(temperature * s_tv)``.
 
-    The prior is over the texts, so it needs all queries. This is for text-to-video; apply it to the
+    The softmax is over the texts, so it needs all queries. This form is for text-to-video; pass the
     transpose for the other direction.
     """
     return scores * F.softmax(temperature * scores, dim=0)
@@ -82,7 +82,7 @@ def sinkhorn_levels(
     direction: Direction = "text_to_video",
     iterations: int = 4,
 ) -> Float[Tensor, "texts videos"]:
-    """Average the logits of all levels, each normalised by its bank, as UCoFiA's evaluation."""
+    """Average the logits of all levels, each normalised by its bank, as UCoFiA's authors do."""
     if len(levels) != len(banks):
         raise UsageError(f"{len(levels)} levels of scores, but {len(banks)} banks")
     normalised_scores = [
@@ -98,7 +98,7 @@ def querybank_norm(
     *,
     temperature: float = 20.0,
 ) -> Float[Tensor, "texts videos"]:
-    """Apply QB-Norm with the dynamic inverted softmax, with a bank of training queries.
+    """Apply QB-Norm (dynamic inverted softmax) with a bank of training queries.
 
     ``s'_tv = exp(b s_tv) / sum_q exp(b bank_qv)`` for texts whose best video is the best of a bank
     query (a hub); the scores of other texts do not change. Computed as a logarithm,
@@ -191,19 +191,17 @@ ACTIONS = (
 )  # fmt: skip
 
 
-def typical_sentences() -> list[str]:
+def typical_texts() -> list[str]:
     """Return 256 typical queries: every subject with every action."""
     return [f"{subject} {action}" for subject in SUBJECTS for action in ACTIONS]
 
 
-def hub_bias(
-    bank: Float[Tensor, "bank videos"], *, temperature: float = TEMPERATURE
-) -> Float[Tensor, "videos"]:
+def hub_bias(bank: Float[Tensor, "bank videos"]) -> Float[Tensor, "videos"]:
     r"""Return the offset to add to the scores of each video; lower for hubs.
 
     .. math:: b_v = -\frac{1}{\beta} \log \frac{1}{Q} \sum_q \exp(\beta s_{qv})
 
-    The inverted softmax of QB-norm (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. It is equal
-    for all texts, so the ranking of texts for a video does not change.
+    This is the inverted softmax of QB-Norm (Bogolin et al., CVPR 2022, eq. 2) as a logarithm. The
+    offset of a video is the same for all texts, so it does not change the ranking of texts.
     """
-    return -soft_maximum(bank.double(), temperature)
+    return -soft_maximum(bank.double(), TEMPERATURE)

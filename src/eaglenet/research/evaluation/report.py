@@ -88,8 +88,8 @@ def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 RECALLS = ("R@1", "R@5", "R@10")
-THREE = ("didemo", "msvd", "vatex")
-TWO = ("msrvtt", "didemo")
+RSUM_DATASETS = ("didemo", "msvd", "vatex")
+AVERAGE_DATASETS = ("msrvtt", "didemo")
 DATASETS = {"msrvtt": "MSR-VTT", "didemo": "DiDeMo", "msvd": "MSVD", "vatex": "VATEX"}
 
 
@@ -135,7 +135,7 @@ def _format_table(table: PaperTable) -> str:
     return make_table(["method", "tower", *table.columns, *TITLES.values()], rows)
 
 
-def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
+def dataset_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
     """Make the columns of tables 2 (Rsum) and 3 (average) over datasets, from our test results."""
     recalls: dict[str, dict[str, dict[str, float]]] = {}
     for group in groups:
@@ -149,18 +149,20 @@ def over_datasets(groups: Sequence[RecipeGroup]) -> list[Block]:
             recalls.setdefault(row, {})[dataset] = means
     blocks: list[Block] = []
     for datasets, title, column in (
-        (THREE, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
-        (TWO, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
+        (RSUM_DATASETS, "Rsum over DiDeMo, MSVD and VATEX, as table 2 adds it", "Rsum"),
+        (AVERAGE_DATASETS, "Average over MSR-VTT and DiDeMo, as in table 3", "average"),
     ):
         rows = []
         for name, values in recalls.items():
             if all(dataset in values for dataset in datasets):
                 table = np.array([[values[d][recall] for recall in RECALLS] for d in datasets])
-                totals = [table.sum()] if datasets is THREE else table.mean(axis=0)
+                totals = [table.sum()] if datasets is RSUM_DATASETS else table.mean(axis=0)
                 rows.append([name, *(f"{value:.1f}" for value in (*table.flat, *totals))])
         if rows:
             header = ["recipe", *(f"{DATASETS[d]} {name}" for d in datasets for name in RECALLS)]
-            header += [column] if datasets is THREE else [f"{column} {name}" for name in RECALLS]
+            header += (
+                [column] if datasets is RSUM_DATASETS else [f"{column} {name}" for name in RECALLS]
+            )
             blocks += [f"Ours. {title}.", make_table(header, rows)]
     return ["## Over datasets", *blocks] if blocks else []
 
@@ -185,7 +187,7 @@ def _test_record(
     return metrics if "TEST" in selection else None
 
 
-def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
+def time_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
     """Tabulate the times of table 6 (training epoch, whole test), and of scoring."""
     rows = []
     for group in groups:
@@ -222,6 +224,7 @@ def seconds_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
 
 
 def evaluation_seconds(record: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the seconds of an evaluation, and those of its scoring; None if not recorded."""
     seconds = record.get("seconds")
     if not isinstance(seconds, Mapping) or "score" not in seconds:
         return None
@@ -325,7 +328,7 @@ def compare_ranks(
     return paired_bootstrap(first_scores, second_scores, groups)
 
 
-DIFFERENCES = (
+DIFFERENCE_NOTE = (
     "Paired bootstrap (2,000 resamplings of videos with their captions): R@1 minus that of {name}, "
     "in percentage points, with the 95% interval. If the interval contains 0 (no *), there is no "
     "clear difference."
@@ -355,11 +358,13 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         best = max(recalls, key=lambda label: recalls[label])
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
         blocks.append(f"## Differences on the {split}")
-        for base in dict.fromkeys((best, next(iter(ranks)))):
+        # Of two recipes, the second comparison would be the first with the opposite sign.
+        bases = (best,) if len(ranks) == 2 else dict.fromkeys((best, next(iter(ranks))))
+        for base in bases:
             rows = difference_rows(ranks, base)
             if rows:
                 blocks += [
-                    DIFFERENCES.format(name=base),
+                    DIFFERENCE_NOTE.format(name=base),
                     make_table(["recipe", "t2v", "v2t"], rows),
                 ]
     return blocks
@@ -392,8 +397,8 @@ class Report:
 
     markdown: Path
     num_runs: int
-    broken: tuple[BrokenRun, ...]
-    unfinished: tuple[RunRecord, ...]
+    unreadable_runs: tuple[BrokenRun, ...]
+    unfinished_runs: tuple[RunRecord, ...]
     notes: tuple[str, ...]
 
 
@@ -407,20 +412,20 @@ def write_report(
     notes: Sequence[str] = (),
 ) -> Report:
     """Read the runs and write ``report.md`` into ``output``, with ``first_split`` first."""
-    runs, broken = read_runs(folders)
+    runs, unreadable_runs = read_runs(folders)
     if not runs:
-        reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in broken)
+        reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in unreadable_runs)
         raise UsageError(f"no runs to report ({reasons or 'no folder given'})")
     groups = group_runs(runs)
-    unfinished = [run for run in runs if not run.is_finished]
+    unfinished_runs = [run for run in runs if not run.is_finished]
     notes = list(notes)
     blocks = [*_results(groups, first_split), *_conditions(groups)]
     blocks += difference_blocks(groups)
-    blocks += [*over_datasets(groups), *seconds_blocks(groups), *paper_blocks(groups)]
+    blocks += [*dataset_blocks(groups), *time_blocks(groups), *paper_blocks(groups)]
     blocks += _figures(runs, groups, examples, notes)
-    blocks += [*_provenance(runs), *_problems(runs, broken), *notes]
+    blocks += [*_provenance(runs), *_problems(runs, unreadable_runs), *notes]
     path = write_document(output, title, blocks)
-    return Report(path, len(runs), tuple(broken), tuple(unfinished), tuple(notes))
+    return Report(path, len(runs), tuple(unreadable_runs), tuple(unfinished_runs), tuple(notes))
 
 
 SPLITS = {"test": "test split", "val": "validation split", "train": "training split"}
@@ -456,7 +461,7 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
         split = "test" if "TEST" in selection else "val"
         title, tables = split_title(split), _tables(entries)
         if title in sections and tables == _tables(sections[title]):
-            blocks.append(f"{selection.capitalize()}.")  # The same scores, under their own title.
+            blocks.append(f"{selection.capitalize()}.")  # That section has the same scores.
             continue
         heading = f"## Selected epoch, on the {title}"
         blocks += [heading, f"{OURS} {selection.capitalize()}.", *tables]
@@ -492,19 +497,19 @@ def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
         for record in records
     ]  # fmt: skip
     summary = mean_and_spread(numbers)
-    mean, spread = summary["mean"], summary["std"]
+    mean, deviation = summary["mean"], summary["std"]
     cells = [
-        format_spread(mean[direction][name], spread[direction][name], len(records))
+        format_spread(mean[direction][name], deviation[direction][name], len(records))
         for direction in ("t2v", "v2t")
         for name in METRICS
     ]
-    total = format_spread(mean["Rsum"], spread["Rsum"], len(records))
+    total = format_spread(mean["Rsum"], deviation["Rsum"], len(records))
     return [group.label, group.method_title, str(len(records)), *cells, total]
 
 
-def format_spread(mean: float, spread: float, count: int) -> str:
-    """Format ``12.3 +- 0.4``; without spread for one run."""
-    return f"{mean:.1f} +- {spread:.1f}" if count > 1 else f"{mean:.1f}"
+def format_spread(mean: float, deviation: float, count: int) -> str:
+    """Format ``12.3 +- 0.4``; without the deviation if ``count`` is 1."""
+    return f"{mean:.1f} +- {deviation:.1f}" if count > 1 else f"{mean:.1f}"
 
 
 def _conditions(groups: Sequence[RecipeGroup]) -> list[Block]:
@@ -639,9 +644,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _problems(runs: Sequence[RunRecord], broken: Sequence[BrokenRun]) -> list[Block]:
+def _problems(runs: Sequence[RunRecord], unreadable_runs: Sequence[BrokenRun]) -> list[Block]:
     rows = [[str(run.folder), run.problem] for run in runs if run.problem]
-    rows += [[str(entry.folder), entry.reason] for entry in broken]
+    rows += [[str(entry.folder), entry.reason] for entry in unreadable_runs]
     if not rows:
         return []
     return ["## Unfinished or unreadable runs", make_table(["folder", "problem"], rows)]

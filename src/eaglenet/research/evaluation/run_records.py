@@ -1,4 +1,4 @@
-"""Run folders: file names, log, environment, and records for reports, which collect problems."""
+"""Run folders: file names, log, environment, and records of runs with their problems."""
 
 from __future__ import annotations
 
@@ -58,9 +58,10 @@ class RunRecord:
     """Contents of a run folder.
 
     metrics: record of the selected epoch; None if the run has no result.
-    evaluations: later evaluations of the selected model, by file name.
+    steps, history: events of the log for training steps and for evaluations during training.
+    evaluations: later evaluations of the selected model, by the stem of their file name.
     epoch_seconds: seconds per epoch of training, without evaluations.
-    problem: files that are missing or cannot be read.
+    problem: names the files that are missing or cannot be read; None if there are none.
     """
 
     folder: Path
@@ -110,19 +111,20 @@ class RecipeGroup:
 def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]]:
     """Read all runs in ``folders`` and up to four levels below, and list unusable folders."""
     runs: list[RunRecord] = []
-    broken: list[BrokenRun] = []
+    broken_runs: list[BrokenRun] = []
     for folder in folders:
         if not folder.is_dir():
-            broken.append(BrokenRun(folder, "no such folder"))
+            broken_runs.append(BrokenRun(folder, "no such folder"))
             continue
         run_folders = [folder] if _is_run(folder) else sorted(_runs_below(folder))
         if not run_folders:
-            broken.append(BrokenRun(folder, "not a run folder: no experiment, manifest or log"))
+            reason = "not a run folder: no experiment, manifest or log"
+            broken_runs.append(BrokenRun(folder, reason))
         for run_folder in run_folders:
             try:
                 runs.append(read_run(run_folder))
             except (OSError, ValueError, KeyError, TypeError) as error:
-                broken.append(BrokenRun(run_folder, f"{type(error).__name__}: {error}"))
+                broken_runs.append(BrokenRun(run_folder, f"{type(error).__name__}: {error}"))
     first_runs: dict[str, RunRecord] = {}
     for run in runs:
         key = json.dumps([run.name, run.settings], sort_keys=True, default=str)
@@ -131,9 +133,9 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
         if first is not run:
             # A copy would look like another seed and reduce the spread.
             reason = f"the same recipe, settings and seed as {first.folder}; left out"
-            broken.append(BrokenRun(run.folder, reason))
-    broken_folders = {entry.folder for entry in broken}
-    return [run for run in runs if run.folder not in broken_folders], broken
+            broken_runs.append(BrokenRun(run.folder, reason))
+    broken_folders = {entry.folder for entry in broken_runs}
+    return [run for run in runs if run.folder not in broken_folders], broken_runs
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -172,7 +174,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
-    """Group finished runs by recipe and settings, ignoring seeds; labels show other settings."""
+    """Group finished runs by recipe and settings, ignoring seeds; labels show changed settings."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.is_finished:
@@ -288,8 +290,8 @@ UNKNOWN = "not stated"
 class Conditions:
     """Conditions of a result; only results with the same conditions are comparable.
 
-    pretraining: data of the pre-training. features: inputs of the method. split: training videos
-    and protocol. selection: split that chose the epoch.
+    pretraining: data of the pre-training. features: inputs of the method. split: training videos or
+    protocol. selection: split that chose the epoch.
     """
 
     pretraining: str
@@ -309,7 +311,7 @@ NINE = "9k training videos"
 CLIP = Conditions("CLIP (400M image-text pairs)", "CLIP tower, trained", NINE, UNKNOWN)
 CC3M = "CC3M + WebVid-2M"
 # From the papers and code of the methods; (u): uncertain.
-OLDER: Mapping[str, Conditions] = {
+CONDITIONS_BEFORE_CLIP: Mapping[str, Conditions] = {
     "CE": Conditions("none", f"9 {EXPERTS}, GPT words", NINE, "the last epoch"),
     "MMT": Conditions("HowTo100M", f"7 {EXPERTS}, BERT trained", NINE, "the last epoch"),
     "T2vlad": Conditions("none", f"8 {EXPERTS}, BERT trained", NINE, "test"),
@@ -339,7 +341,7 @@ ERRATA: Mapping[str, str] = {
 
 
 def paper_conditions(label: str) -> Conditions:
-    return OLDER.get(label, CLIP)
+    return CONDITIONS_BEFORE_CLIP.get(label, CLIP)
 
 
 def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Conditions:
@@ -362,7 +364,7 @@ def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Condition
     selection = {"val": "validation", "test": "TEST"}.get(str(training.get("select")), UNKNOWN)
     epochs, eval_every = training.get("epochs"), training.get("eval_every")
     if isinstance(epochs, int) and isinstance(eval_every, int) and epochs <= eval_every:
-        selection = "the last epoch"  # The only one that is evaluated.
+        selection = "the last epoch"  # No other epoch is evaluated.
     return Conditions(pretraining, features, split, selection)
 
 

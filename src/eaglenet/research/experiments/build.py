@@ -1,12 +1,10 @@
-"""Build and check what an experiment needs: encoder, method and data; estimate its cost."""
+"""Build and check the encoder, method and data of an experiment, and estimate its cost."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +20,7 @@ from eaglenet.core.errors import (
     shell_quote,
 )
 from eaglenet.core.progress import Progress, activity
-from eaglenet.core.text import format_hours
-from eaglenet.core.types import (
-    Clips,
-    Encoder,
-    PairBatch,
-    TextFeatures,
-    Tokenizer,
-    VideoFeatures,
-)
+from eaglenet.core.types import Encoder, Tokenizer
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.features import FeatureConfig
@@ -41,112 +31,19 @@ from eaglenet.models.files import is_packaged
 from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.sources import DataChoice, OpenContext, Source, SplitSummary
-from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
+from eaglenet.research.experiments.estimate import (
+    Estimate,
+    MakeBatch,
+    Preparation,
+    blank_batch,
+    blank_features,
+    estimate_preparation,
+    estimate_run,
+)
 from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, Experiment
 from eaglenet.research.experiments.stored_data import open_video_features
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.epochs import pair_samplers
-from eaglenet.research.training.optimizer import (
-    freeze_parameters,
-    halve_towers,
-)
-from eaglenet.research.training.step import training_losses
-
-FIRST_PAIRS = 4
-"""Pairs in the first step timed on a CPU, where a whole batch may take minutes."""
-ENOUGH_SECONDS = 2.0
-"""Shortest step to extrapolate from; after a shorter step, twice the pairs are timed."""
-MakeBatch = Callable[[int], PairBatch]
-"""Returns a batch of the given number of pairs."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Estimated cost of training, without evaluation, decoding and compilation.
-
-    seconds: time for all steps. memory_bytes: peak memory; None if unknown. preparation: note on
-    work before the first step, which ``seconds`` does not include.
-    """
-
-    num_steps: int
-    seconds: float
-    memory_bytes: int | None
-    preparation: str = ""
-
-    def __str__(self) -> str:
-        length = format_hours(self.seconds / 3600)
-        memory = f", {self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else ""
-        cost = f"{self.num_steps:,} steps in about {length}{memory}, without evaluation"
-        return f"estimate: {cost}{self.preparation}"
-
-
-def estimate_run(
-    experiment: Experiment,
-    method: Method,
-    make_batch: MakeBatch,
-    num_steps: int,
-    device: torch.device,
-) -> Estimate:
-    """Time a few training steps and extrapolate to the run. Changes the weights of ``method``."""
-    training = experiment.training
-    method = method.to(device).train()
-    freeze_parameters(method, training.freeze)
-    if training.precision == "fp16_weights":
-        halve_towers(method)
-    if training.checkpointing:
-        method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
-    optimizer = training.make_optimizer(method)
-    timed_training = dataclasses.replace(training, accumulate=1, augment="none")
-
-    def time_step(pairs: int) -> float:
-        batch = make_batch(pairs).to(device)
-        start = time.perf_counter()
-        training_losses(method, batch, timed_training, World(device=device), seed=0)
-        optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - start
-
-    pairs = training.batch_size if device.type == "cuda" else FIRST_PAIRS
-    pairs = min(pairs, training.batch_size)
-    reset_peak_memory(device)
-    base = peak_memory(device)
-    seconds = time_step(pairs)
-    if seconds < 5 * ENOUGH_SECONDS:
-        seconds = time_step(pairs)  # the first step also allocates
-    while pairs < training.batch_size and seconds < ENOUGH_SECONDS:
-        pairs = min(2 * pairs, training.batch_size)
-        seconds = time_step(pairs)
-    peak = peak_memory(device)
-    scale = training.batch_size / pairs
-    memory = None
-    if peak is not None and base is not None:
-        memory = round(base + (peak - base) * scale)
-    return Estimate(num_steps, seconds * scale * num_steps, memory)
-
-
-def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
-    """Make a batch of blank frames and one-word texts, in the sizes of training."""
-    spec = data.frames
-    frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
-    mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
-    seconds = torch.arange(spec.num_frames, dtype=torch.float32).expand(pairs, -1)
-    tokens = method.tokenize(["a"] * pairs, data.max_words)
-    return PairBatch(tokens, Clips(frames, mask, seconds), torch.arange(pairs))
-
-
-def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairBatch:
-    """Make a batch of random features of texts, tokens and frames, in the sizes of training."""
-    num_frames = data.frames.num_frames
-    words = torch.randn(pairs, data.max_words, config.text_dim)
-    text = TextFeatures(
-        torch.randn(pairs, config.text_dim), words, torch.ones(words.shape[:2], dtype=torch.bool)
-    )
-    video = VideoFeatures(
-        torch.randn(pairs, num_frames, config.frame_dim),
-        torch.ones(pairs, num_frames, dtype=torch.bool),
-    )
-    return PairBatch(text, video, torch.arange(pairs))
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -250,7 +147,10 @@ def check_data(data: DataChoice) -> None:
 
 
 def check_fit(method: Method, data: DataChoice) -> None:
-    """Score one blank pair; raise if its sizes do not fit the model, before videos are decoded."""
+    """Score one blank pair; raise if its sizes do not fit the model.
+
+    This happens before videos are decoded.
+    """
     spec = data.frames
     if spec.num_frames < 1 or spec.size < 1:
         raise ConfigError(
@@ -279,7 +179,7 @@ def load_source(
     device: torch.device,
     progress: Progress | None = None,
 ) -> Source:
-    """Open one split; frames that are missing in ``cache`` are decoded into it."""
+    """Open a split; frames that are not in ``cache`` are decoded into it."""
     spec = SOURCES[data.dataset]
     if method.tokenizer is None and not (spec.is_features or spec.gives_features):
         return open_video_features(data, split, OpenContext(method, cache, device, progress))
@@ -312,14 +212,24 @@ class SeveralProblemsError(EagleNetError):
 class ExperimentCheck:
     """Result of checking an experiment that can run.
 
-    parameters: see :func:`count_parameters`. data: description of each split. estimate: the cost,
-    or the reason why there is none.
+    parameters: see :func:`count_parameters`. data: description of each split. estimate: the cost
+    of training, or the reason why there is none. preparation: what precedes it.
     """
 
     experiment: Experiment
     parameters: Mapping[str, int]
     data: Mapping[str, Any]
     estimate: Estimate | str
+    preparation: Preparation = field(default_factory=Preparation)
+
+    @property
+    def cost(self) -> str:
+        """The estimates in words."""
+        if isinstance(self.estimate, str):
+            return self.estimate
+        if not self.preparation.num_videos:
+            return f"estimate: {self.estimate}"
+        return f"estimate: {self.preparation}, then {self.estimate}"
 
     def to_dict(self) -> dict[str, Any]:
         estimate = self.estimate
@@ -328,11 +238,14 @@ class ExperimentCheck:
             "parameters": dict(self.parameters),
             "data": dict(self.data),
             "estimate": estimate if isinstance(estimate, str) else vars(estimate),
+            "preparation": vars(self.preparation),
         }
 
 
-def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
-    """Build the method, count the data and time one step.
+def check_experiment(experiment: Experiment, world: World, cache: Path) -> ExperimentCheck:
+    """Build the method, count the data, and time one step and a few videos.
+
+    cache: folder in which the run keeps decoded frames and features.
 
     Raises:
         SeveralProblemsError: there are several problems; a single problem raises its own error.
@@ -340,7 +253,7 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     problems: list[EagleNetError] = []
     summaries = _inspect_files(experiment, problems)
     method = None
-    with _collect_errors(problems):
+    with _collect_errors(problems), activity(f"building {experiment.method}"):
         method = build_method(experiment)
         check_fit(method, experiment.data)
     if method is not None and not problems:
@@ -366,11 +279,8 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
     make_batch = _batch_maker(experiment, method, world.device)
     if make_batch is not None:
         try:
-            estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
-            if method.tokenizer is None and not SOURCES[experiment.data.dataset].is_features:
-                counts = [entry.get("videos_found", 0) for entry in descriptions.values()]
-                note = f"; before that, {sum(counts):,} videos are encoded once"
-                estimate = dataclasses.replace(estimate, preparation=note)
+            with activity(f"timing a step of {experiment.method}"):
+                estimate = estimate_run(experiment, method, make_batch, num_steps, world.device)
         except torch.OutOfMemoryError:
             estimate = (
                 f"a step of {training.batch_size} pairs does not fit into the memory of "
@@ -379,7 +289,15 @@ def check_experiment(experiment: Experiment, world: World) -> ExperimentCheck:
             )
         except EagleNetError as error:
             estimate = f"no estimate: {error}"
-    return ExperimentCheck(experiment, parameters, descriptions, estimate)
+    with activity("timing the decoding and encoding of videos"):
+        preparation = estimate_preparation(
+            experiment.data,
+            splits_of(experiment),
+            cache,
+            world.device,
+            is_encoding=method.tokenizer is None,
+        )
+    return ExperimentCheck(experiment, parameters, descriptions, estimate, preparation)
 
 
 def _batch_maker(experiment: Experiment, method: Method, device: torch.device) -> MakeBatch | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import shutil
 import statistics
 import traceback
@@ -18,7 +19,7 @@ import torch
 
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.files import read_json, write_json, write_text
-from eaglenet.core.platform import num_cores
+from eaglenet.core.platform import exit_with_parent, num_cores
 from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.registry import import_plugin, imported_modules
@@ -50,12 +51,16 @@ WORKER_LOG = ".worker.log"
 
 @dataclass(frozen=True)
 class Trial:
+    """A row of a campaign: an experiment that is trained with several seeds."""
+
     label: str
     experiment: Experiment
 
 
 @dataclass(frozen=True)
 class SeedRun:
+    """Results of a run: its evaluation on a split, and its ``result.json``."""
+
     seed: int
     evaluation: Mapping[str, Any]
     result: Mapping[str, Any]
@@ -117,7 +122,7 @@ def is_finished(job: Job) -> bool:
     try:
         return job.evaluation.exists() and find_result(job.experiment, job.output) is not None
     except ConfigError:
-        return False  # The folder holds another experiment; the run says which.
+        return False  # The folder contains another experiment; starting the run raises the error.
 
 
 def run_jobs(
@@ -133,7 +138,7 @@ def run_jobs(
     if processes == 1 or not jobs:
         return {job.output: run_job(job, announce(job.title)) for job in jobs}
     unfinished_jobs = [job for job in jobs if not is_finished(job)]
-    # The first run decodes the frames, without a lock; then the others read them.
+    # The first run decodes the frames, so that the others need not wait for its lock.
     spec = SOURCES[jobs[0].experiment.data.dataset]
     first = unfinished_jobs[:1] if spec.keeps_frames and not spec.gives_features else []
     progress = announce("")
@@ -151,26 +156,37 @@ def _run_in_processes(jobs: Sequence[Job], processes: int, progress: Progress | 
     children: dict[Any, tuple[ChildProcess, Job]] = {}
     num_done = 0
     modules = imported_modules()
-    while queue or children:
-        while queue and len(children) < processes:
-            job = queue.pop(0)
-            # Not forked: a forked process cannot use a GPU that its parent has used.
-            child = start_child(_run_child, job, processes, modules)
-            children[child.connection] = (child.process, job)
-        for connection in wait(list(children)):
-            process, job = children.pop(connection)
+    try:
+        while queue or children:
+            while queue and len(children) < processes:
+                job = queue.pop(0)
+                # Not forked: a forked process cannot use a GPU that its parent has used.
+                child = start_child(_run_child, job, os.getpid(), processes, modules)
+                children[child.connection] = (child.process, job)
+            for connection in wait(list(children)):
+                process, job = children.pop(connection)
+                process.join()
+                num_done += 1
+                is_done = process.exitcode == 0
+                outcome = "done" if is_done else f"FAILED (see {job.output / WORKER_LOG})"
+                detail = f"{job.title} {outcome}"
+                report_progress(progress, "runs", num_done, len(jobs), detail, is_notable=True)
+                if not is_done:
+                    failed_jobs.append(job)
+    finally:
+        # Interrupted: those that train save their step, those that start end at once.
+        for process, _ in children.values():
+            process.terminate()
+        for process, _ in children.values():
             process.join()
-            num_done += 1
-            outcome = "done" if process.exitcode == 0 else f"FAILED (see {job.output / WORKER_LOG})"
-            detail = f"{job.title} {outcome}"
-            report_progress(progress, "runs", num_done, len(jobs), detail, is_notable=True)
-            if process.exitcode != 0:
-                failed_jobs.append(job)
     return failed_jobs
 
 
-def _run_child(connection: Connection, job: Job, processes: int, modules: Sequence[str]) -> None:
+def _run_child(
+    connection: Connection, job: Job, parent: int, processes: int, modules: Sequence[str]
+) -> None:
     """Run a job in a child process, with its output in a log in the run folder."""
+    exit_with_parent(parent)
     job.output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(max(1, num_cores() // processes))
     for module in modules:
@@ -211,7 +227,7 @@ SEARCH_FOLDER = "search"
 
 @dataclass(frozen=True)
 class Search:
-    """Values of one setting, such as ``training.lr_head``, among which every method chooses."""
+    """Candidate values of a setting, such as ``training.lr_head``; each trial uses the best."""
 
     setting: str
     values: tuple[str, ...]
@@ -236,9 +252,10 @@ def search_setting(
     jobs: int,
     announce: Callable[[str], Progress | None],
 ) -> list[Trial]:
-    """Return the trials, each with the value of the best validation R@1 with ``seed``.
+    """Return the trials, each with the value that has the best validation R@1 with ``seed``.
 
-    The best run becomes the run of that seed. ``search.json`` lists the score of each value.
+    The best run is also used as the trial's run with that seed. ``search.json`` lists the score of
+    each value.
     """
     candidates: dict[tuple[str, str], Job] = {}
     for value in search.values:
@@ -282,7 +299,7 @@ BUDGET = {
 
 @dataclass(frozen=True)
 class TrialRow:
-    """Results of a trial over its seeds: mean and spread of metrics, median times.
+    """Results of a trial over its seeds: mean and deviation of metrics, median times.
 
     pair_seconds: seconds to score N texts with N videos, by N (as text, for JSON).
     """
@@ -305,9 +322,9 @@ class TrialRow:
     pair_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def recall_text(self, direction: str, name: str) -> str:
-        """Format a recall as mean +- spread; without spread for one seed."""
-        mean, spread = self.mean[direction][name], self.std[direction][name]
-        return report.format_spread(mean, spread, len(self.seeds))
+        """Format a recall as mean +- deviation; without the deviation for one seed."""
+        mean, deviation = self.mean[direction][name], self.std[direction][name]
+        return report.format_spread(mean, deviation, len(self.seeds))
 
 
 @dataclass(frozen=True)
@@ -354,7 +371,7 @@ def run_campaign(
         trial.label: [make_job(trial, seed, folder, split=split, device=device) for seed in seeds]
         for trial in runnable
     }
-    # Seed by seed, so that runs of the largest method do not share a device.
+    # Seed by seed, so that runs of the largest method are not on a device at the same time.
     order = [jobs_of[trial.label][index] for index in range(len(seeds)) for trial in runnable]
     results = run_jobs(order, jobs, announce)
     for trial in runnable:
@@ -375,7 +392,7 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     evaluations = [record.evaluation for record in records]
     results = [record.result for record in records]
     metrics = [{name: entry[name] for name in ("t2v", "v2t", "Rsum")} for entry in evaluations]
-    spread = mean_and_spread(metrics)
+    summary = mean_and_spread(metrics)
     experiment, protocol = trial.experiment, str(evaluations[0]["protocol"])
     peaks = [run["peak_memory_bytes"] for run in results if run["peak_memory_bytes"] is not None]
     epochs = [run["epoch_seconds"] for run in results if run.get("epoch_seconds") is not None]
@@ -384,8 +401,8 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
         method=experiment.method,
         protocol=protocol,
         seeds=tuple(record.seed for record in records),
-        mean=spread["mean"],
-        std=spread["std"],
+        mean=summary["mean"],
+        std=summary["std"],
         score_seconds=statistics.median(entry["seconds"]["score"] for entry in evaluations),
         test_seconds=statistics.median(sum(entry["seconds"].values()) for entry in evaluations),
         epoch_seconds=statistics.median(epochs) if epochs else None,
@@ -403,8 +420,12 @@ def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
     )
 
 
-def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCheck | str]:
+def check_trials(
+    trials: Sequence[Trial], device: str, folder: Path
+) -> dict[str, ExperimentCheck | str]:
     """Check every trial without training; return the check or the problem by label.
+
+    folder: the output, which may have decoded frames and features.
 
     Raises:
         EagleNetError: data or weights are missing, which affects all trials.
@@ -413,7 +434,7 @@ def check_trials(trials: Sequence[Trial], device: str) -> dict[str, ExperimentCh
     with join(device) as world:
         for trial in trials:
             try:
-                checks[trial.label] = check_experiment(trial.experiment, world)
+                checks[trial.label] = check_experiment(trial.experiment, world, folder / "frames")
             except ConfigError as error:
                 checks[trial.label] = str(error)
     return checks
@@ -424,13 +445,13 @@ def finished_rows(rows: Sequence[CampaignRow]) -> list[TrialRow]:
 
 
 def remarks(folder: Path, rows: Sequence[CampaignRow]) -> list[str]:
-    """List differences between the rows, rows that could not run, and runs that are no row."""
+    """List differences between the rows, rows that could not run, and runs without a row."""
     return [
         *size_lines(rows),
         *budget_lines(rows),
         *conditions_lines([row.conditions for row in finished_rows(rows)]),
         *approximate_lines(rows),
-        *reasons(rows),
+        *cannot_run_lines(rows),
         *left_out_lines(folder, rows),
     ]
 
@@ -471,10 +492,10 @@ def write_report(
     split: str,
     paper: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``name.json``, ``name.md`` and ``report/``, which has more, into ``folder``.
+    """Write ``name.json``, ``name.md`` and the longer ``report/`` into ``folder``.
 
     table: header and cells; :func:`campaign_table` by default. split: the evaluated split. paper:
-    the paper's numbers by label.
+    numbers of the paper, by label.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(
@@ -520,7 +541,8 @@ def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[st
     return header, [_cells(row, sizes) for row in rows]
 
 
-def reasons(rows: Sequence[CampaignRow]) -> list[str]:
+def cannot_run_lines(rows: Sequence[CampaignRow]) -> list[str]:
+    """Name the rows that could not run, with the reason."""
     return [f"{row.label}: {row.cannot_run}" for row in rows if isinstance(row, CannotRun)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def evaluate_run(
     """Evaluate the selected model of a run on a split, or on a features folder.
 
     split: see :func:`evaluated_split`. frames: see :func:`evaluate_model`. The precision ``auto``
-    is that of training.
+    is ``fp16`` after training with fp16 weights, and ``fp32`` otherwise.
     """
     experiment, method = load_run(folder)
     is_choice = experiment.training.chooses_epoch
@@ -74,6 +75,7 @@ def evaluate_run(
     training = None
     with join(device) as world:
         method = method.to(world.device)
+        start = time.perf_counter()
         if features is not None:
             feature_split = read_features(Path(features).expanduser(), method)
             source = feature_source(feature_split)
@@ -93,10 +95,12 @@ def evaluate_run(
                 )
             if name == "test":
                 refuse_selection_videos(data, source.video_ids)
+        seconds = time.perf_counter() - start
         result = evaluate_source(
             method, source, world, options, training=training, progress=progress
         )
-    return dataclasses.replace(result, split=name, notes=(*result.notes, *notes))
+    notes = [*result.notes, *notes]
+    return dataclasses.replace(result, split=name, notes=tuple(notes), preparation_seconds=seconds)
 
 
 def evaluated_split(experiment: Experiment, split: str | None) -> str:
@@ -131,20 +135,22 @@ def evaluate_model(
 ) -> EvaluationResult:
     """Evaluate any model on any dataset, with the frames that the model was built for.
 
-    data_options: arguments of the dataset's loader, such as ``video_folders``. frames: changes
-    ``name=value`` of the model's ``FrameSpec``; the result has a note on each.
+    data_options: arguments of the dataset's loader, such as ``video_folders``. frames: changes to
+    the model's ``FrameSpec`` as ``name=value``; the result has a note on each.
     """
     method = load(name_or_folder)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
     with join(device) as world:
+        start = time.perf_counter()
         source = dataset_source(method, dataset, root, split, data_options, world, progress)
         training = None
         if options is not None and options.sinkhorn:
             training = dataset_source(method, dataset, root, "train", data_options, world, progress)
+        seconds = time.perf_counter() - start
         result = evaluate_source(
             method.to(world.device), source, world, options, training=training, progress=progress
         )
-    return dataclasses.replace(result, notes=(*result.notes, *notes))
+    return dataclasses.replace(result, notes=(*result.notes, *notes), preparation_seconds=seconds)
 
 
 def other_frames(spec: FrameSpec, settings: Sequence[str]) -> tuple[FrameSpec, list[str]]:
@@ -166,7 +172,7 @@ def dataset_source(
     world: World,
     progress: Progress | None = None,
 ) -> Source:
-    """Open a split with the frames of the model, or a whole folder that has no splits."""
+    """Open a split with the frames of the model, or a whole folder of data without splits."""
     spec = SOURCES[dataset]
     max_words = method.habits.max_words or spec.max_words
     max_words = min(method.encoder.context_length or max_words, max_words)
@@ -195,8 +201,8 @@ def export_features(
 ) -> Source:
     """Encode a split with the towers of a model into the new features folder ``output``.
 
-    experts: further models by name, whose features of the frames are added. words: add token
-    features, token ids and graphs of the texts, as ``experts`` does too.
+    experts: further models, by name; their features of the frames are added. words: add token
+    features, token ids and graphs of the texts, which ``experts`` adds too.
     """
     output = Path(output).expanduser()
     if output.exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import eaglenet.research.experiments.stored_data  # noqa: F401  (adds rows to SOURCES)
+import eaglenet.research.experiments.stored_data  # noqa: F401  (registers its sources)
 from eaglenet.core.errors import CheckpointError, ConfigError
 from eaglenet.core.files import read_json, write_json
 from eaglenet.core.settings import from_plain, override, split_assignment, to_plain
@@ -28,13 +28,13 @@ class EncoderChoice:
     """Encoder of an experiment.
 
     kind: ``pretrained`` for pretrained towers of any family, or a family of ``ENCODERS``:
-        ``features`` for stored features, ``experts`` for stored features of several models, others
-        (``clip``) for towers with random weights.
+        ``features`` for stored features, ``experts`` for stored features of several models, another
+        family (``clip``) for towers with random weights.
     source: for pretrained towers, a name on the hub or a folder; for random weights, the tokenizer:
         a folder, or ``demo``.
-    config: configuration of the family; its widths for stored features.
+    config: configuration of the family; for stored features, their widths.
     logit_scale: logarithm of the initial temperature of a softmax loss. None keeps that of the
-        encoder; CLIP's ln 100 is too sharp for random weights.
+        encoder; CLIP's ln 100 is too high for random weights.
     """
 
     kind: str
@@ -175,7 +175,7 @@ def _with_config(choice: EncoderChoice) -> EncoderChoice:
 
 
 def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experiment:
-    """Set the widths of the encoder to those of its features folder, unless ``settings`` do.
+    """Set the widths of the encoder to those of its features folder, unless ``settings`` set them.
 
     Without adapters, the width of the method is set too.
     """
@@ -212,7 +212,7 @@ MethodSettings = Mapping[str, Settings]
 class Setup:
     """Data, towers and settings of a protocol.
 
-    dim: width of the features. config: fields of the method's configuration that differ from its
+    dim: width of the features. config: fields of the method's configuration that differ from their
     defaults.
     """
 
@@ -224,7 +224,7 @@ class Setup:
     config: Settings = field(default_factory=dict)
 
     def experiment(self, name: str, method: str, changes: Settings) -> Experiment:
-        """Make the experiment of ``method``; ``changes`` are the fields that its variants set."""
+        """Make the experiment of ``method``; ``changes`` are fields that the variants set."""
         kind = METHODS[method].config_class
         names = {spec.name for spec in dataclasses.fields(kind)}
         sizes = {"dim": self.dim, "num_frames": self.data.frames.num_frames}

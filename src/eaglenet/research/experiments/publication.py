@@ -15,8 +15,10 @@ from eaglenet.core.text import escape_line
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision, split_st_name
 from eaglenet.methods import METHODS
-from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS
+from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS, WHOLE_MODEL
+from eaglenet.research.data import SOURCES
 from eaglenet.research.evaluation.run_records import RESULT, is_unfinished
+from eaglenet.research.experiments.stored_data import TOWERS
 from eaglenet.version import __version__
 
 CARD = "README.md"
@@ -26,9 +28,9 @@ APPROXIMATE = " It is approximate: read from the abstract of its paper."
 
 
 def find_model(folder: Path) -> Path:
-    """Return the model folder of a run, or the folder itself if it is a model."""
+    """Return the model folder of a run, with its towers if they are stored, or a model folder."""
     folder = folder.expanduser()
-    for candidate in (folder / MODEL, folder):
+    for candidate in (folder / WHOLE_MODEL, folder / MODEL, folder):
         if (candidate / CONFIG).is_file() and (candidate / WEIGHTS).is_file():
             return candidate
     raise UsageError(
@@ -37,9 +39,9 @@ def find_model(folder: Path) -> Path:
 
 
 def model_card(folder: Path, repository: str, licence: str = "") -> str:
-    """Write the model card: metadata for the hub, usage, training and recalls, as Markdown.
+    """Return the model card as Markdown: metadata for the hub, usage, training and recalls.
 
-    A value of a file cannot add a line to it, such as one of the metadata.
+    Values read from files are escaped, so that they cannot add a line, such as one of metadata.
     """
     folder = folder.expanduser()
     config_path = find_model(folder) / CONFIG
@@ -52,7 +54,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         is_approximate = method in METHODS and METHODS[method].is_approximate
     with _name_file(folder / EXPERIMENT):
         training_lines = _training_lines(experiment, result)
-        tower = str(experiment.get("encoder", {}).get("source") or tower)
+        tower = _tower_name(experiment) or tower
     name = repository.rpartition("/")[2]
     lines = [
         "---",
@@ -92,8 +94,19 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
     return "\n".join(map(escape_line, lines)) + "\n"
 
 
+def _tower_name(experiment: Mapping[str, Any]) -> str:
+    """Return the model whose towers a run started from or read features of; "" if unknown."""
+    encoder, data = experiment.get("encoder", {}), experiment.get("data", {})
+    source = str(encoder.get("source") or "")
+    if source or encoder.get("kind") != "features" or data.get("dataset") not in SOURCES:
+        return source
+    if SOURCES[data["dataset"]].is_features:
+        return "stored features"
+    return Path(str(data.get("options", {}).get("towers") or TOWERS)).name
+
+
 def _base_model(source: str) -> str:
-    """Return the hub id of the model that a run started from; "" for a folder."""
+    """Return the hub id of the model that a run started from; empty for a folder."""
     identifier, _ = split_revision(split_st_name(HUB_IDS.get(source, source))[0])
     is_folder = Path(identifier).expanduser().exists()
     return identifier if is_hub_id(identifier) and not is_folder else ""
@@ -155,7 +168,7 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _name_file(path: Path) -> Iterator[None]:
-    """Turn errors about the content of a file into one that names the file."""
+    """Turn errors about the content of a file into a ``UsageError`` that names the file."""
     try:
         yield
     except KeyError as error:

@@ -92,7 +92,7 @@ def train(
         result = find_result(experiment, folder)
         if result is not None:
             return Run(folder, experiment, result, was_finished=True)
-        # Before anything is written, so that a refused run leaves nothing behind.
+        # Built before anything is written, so that a refused run leaves nothing behind.
         method = build_checked(experiment, world)
         with run_lock(folder, world):
             with remove_refused_run(folder, world):
@@ -112,7 +112,7 @@ def train(
                     boards=boards,
                 )
             reset_peak_memory(world.device)
-            with deterministic(world.device, experiment.training.deterministic):
+            with deterministic_kernels(world.device, experiment.training.deterministic):
                 position = trainer.fit()
             result = summarise(experiment, position, method)
             split = experiment.training.select
@@ -127,7 +127,7 @@ def train(
                     with suppress(UsageError):
                         save_with_towers(folder)
                 for name in ("train", "val", "test"):
-                    # It is of the model selected before.
+                    # An evaluation of the model that was selected before.
                     (folder / f"evaluation-{name}.json").unlink(missing_ok=True)
                 write_json(folder / RESULT, result)
             barrier(world, "waiting for rank 0 to write the result")
@@ -135,8 +135,8 @@ def train(
 
 
 @contextmanager
-def deterministic(device: torch.device, is_on: bool) -> Iterator[None]:
-    """On a GPU, use deterministic kernels; kernels of the CPU always are.
+def deterministic_kernels(device: torch.device, is_on: bool) -> Iterator[None]:
+    """Use deterministic kernels on a GPU within the block; those of a CPU always are.
 
     An operation without such a kernel raises. If it only warned, PyTorch would still use the
     non-deterministic backward pass of attention.
@@ -144,7 +144,7 @@ def deterministic(device: torch.device, is_on: bool) -> Iterator[None]:
     if device.type != "cuda" or not is_on:
         yield
         return
-    # Read when cuBLAS starts; without it, matrix products may use another algorithm each time.
+    # cuBLAS reads it at its start. Without it, products may use another algorithm each time.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     previous = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
@@ -155,7 +155,7 @@ def deterministic(device: torch.device, is_on: bool) -> Iterator[None]:
 
 
 def frames_folder(folder: Path) -> Path:
-    """Return the cache of decoded frames: that of the run, or of the comparison it belongs to.
+    """Return the folder of decoded frames: that of the run, or of the comparison it belongs to.
 
     Runs of a comparison are in ``METHOD/seed-0``, those of its search in ``search/METHOD/VALUE``.
     """
@@ -164,7 +164,7 @@ def frames_folder(folder: Path) -> Path:
 
 
 def build_checked(experiment: Experiment, world: World) -> Method:
-    """Build the method; raise if its data cannot be read, or does not fit it or fill a batch."""
+    """Build the method; raise if its data cannot be read, does not fit it, or fills no batch."""
     check_data(experiment.data)
     if SOURCES[experiment.data.dataset].inspect is not None:
         summary = inspect_split(experiment.data, "train", None)
@@ -181,7 +181,7 @@ def open_splits(
     world: World,
     progress: Progress | None = None,
 ) -> dict[str, Source]:
-    """Open the splits; rank 0 decodes first, other ranks read its cache."""
+    """Open the splits; rank 0 decodes first, then the other ranks read its cache."""
     names = splits_of(experiment)
     data = experiment.data
     num_frames = data.jitter * data.frames.num_frames
@@ -209,7 +209,7 @@ def open_splits(
 def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
     """Return the result of a finished run; None if there is something to train.
 
-    A run without a single step may be started with other settings.
+    A run that has not made a step may be started again with other settings.
 
     Raises:
         ConfigError: the folder contains another experiment, or is not a run folder.
@@ -221,7 +221,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
             return None
         old, new = old_experiment.to_plain(), experiment.to_plain()
         if old["method"] != new["method"]:
-            # The settings of two methods differ by necessity, and so do the names of the runs.
+            # The settings of two methods always differ, and so do the names of the runs.
             for plain in (old, new):
                 del plain["method_config"], plain["name"]
         lines = differences(old, new)
@@ -274,9 +274,9 @@ def run_lock(folder: Path, world: World) -> Iterator[None]:
 
 @contextmanager
 def remove_refused_run(folder: Path, world: World) -> Iterator[None]:
-    """Remove the description of a new run whose data or settings turn out to be unusable.
+    """Remove the files of a new run if its data or settings turn out to be unusable.
 
-    A folder with other files, such as decoded frames, stays a run that can be continued.
+    A folder with other files, such as decoded frames, remains a run that can be continued.
     """
     try:
         yield
@@ -307,7 +307,7 @@ def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
 def write_manifest(
     experiment: Experiment, folder: Path, sources: dict[str, Source], method: Method, world: World
 ) -> None:
-    """Write versions, hardware, command and data of this attempt, and list earlier attempts."""
+    """Write versions, hardware, command and data of this attempt, and list the earlier ones."""
     path = folder / MANIFEST
     earlier: list[Any] = []
     if path.exists():

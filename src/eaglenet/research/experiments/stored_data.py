@@ -39,7 +39,7 @@ from eaglenet.research.data.frame_folder import (
     open_clips,
 )
 from eaglenet.research.data.records import check_split_name, hold_out_ids
-from eaglenet.research.data.role_graphs import over_tokens, role_graphs
+from eaglenet.research.data.role_graphs import expand_to_tokens, role_graphs
 from eaglenet.research.data.sources import (
     DataChoice,
     OpenContext,
@@ -52,7 +52,7 @@ from eaglenet.research.data.sources import (
 from eaglenet.research.training.epochs import fetch_batches, index_chunks
 
 WORDS = "words"
-"""Name of the first model's token features in a folder of experts; its frames: ``FRAMES``."""
+"""Name of the first model's token features in a folder of experts; its frames are ``FRAMES``."""
 
 
 @torch.inference_mode()
@@ -70,25 +70,25 @@ def write_features(
 ) -> Path:
     """Encode ``source`` with ``method`` and write a features folder atomically.
 
-    model: name of the method. experts: model and features of other models, by name. words: also
-    write token features, token ids and graphs of the texts, as ``experts`` does too.
+    model: name of the method's model. experts: name and features of other models, by expert. words:
+    also write token features, token ids and graphs of the texts, which ``experts`` adds too.
     """
     text_chunks = index_chunks(source.num_texts, 256)
     video_chunks = index_chunks(source.num_videos, 8)
     texts = encode_batches(
         method.encode_text,
-        fetch_batches(source.texts, text_chunks, "encoding texts", progress),
+        fetch_batches(source.texts, text_chunks, f"encoding {split} texts", progress),
         method.device,
     )
     videos = encode_batches(
         method.encode_video,
-        fetch_batches(source.videos, video_chunks, "encoding videos", progress),
+        fetch_batches(source.videos, video_chunks, f"encoding {split} videos", progress),
         method.device,
     )
     other_experts = dict(experts or {})
     has_words = bool(other_experts or words)
     if has_words:
-        report_progress(progress, "encoding words of texts", 0, source.num_texts)
+        report_progress(progress, f"encoding words of {split} texts", 0, source.num_texts)
     vectors = _encode_words(method, source, method.device) if has_words else {}
     with atomic_folder(output) as partial:
         folder = save_feature_folder(
@@ -132,7 +132,7 @@ def encode_batches(
 
 
 def _token_ids(source: Source) -> list[list[int]] | None:
-    """Return the token ids of the captions, for methods that generate them; None for features."""
+    """Return the token ids of the captions; None if the source has features instead of tokens."""
     all_ids: list[list[int]] = []
     for chunk in index_chunks(source.num_texts, 256):
         tokens = source.texts(chunk)
@@ -143,7 +143,7 @@ def _token_ids(source: Source) -> list[list[int]] | None:
 
 
 def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
-    """Make graphs of the verbs and nouns of the captions, over their tokens."""
+    """Make the role graphs of the captions, over their tokens."""
     captions = [caption.split() for caption in source.captions]
     vocabulary = sorted({word for caption in captions for word in caption})
     counts = method.tokenize([*vocabulary, ""]).mask.sum(dim=1)
@@ -153,7 +153,7 @@ def _graphs(method: Method, source: Source, mask: Tensor) -> TextGraph:
         for word, count in zip(vocabulary, counts[:-1], strict=True)
     }
     max_length = max(len(caption) for caption in captions)
-    return over_tokens(
+    return expand_to_tokens(
         role_graphs(captions, max_length),
         [[num_tokens[word] for word in caption] for caption in captions],
         int(mask.sum(dim=1).max()),
@@ -167,7 +167,7 @@ def _encode_words(
     """Encode the tokens of all texts; empty if the text tower has no token features."""
     if not method.encoder.abilities.words:
         return {}
-    # Half precision, as stored: the tokens of 80,000 captions take gigabytes.
+    # In half precision, as they are stored: the tokens of 80,000 captions take gigabytes.
     batches = [
         method.encoder.encode_text(source.texts(chunk).to(device), words=True).to(
             "cpu", torch.float16
@@ -184,7 +184,7 @@ FEATURES = "features"
 
 
 def open_features(data: DataChoice, split: str, context: OpenContext) -> Source:
-    """Open the training or validation videos of a folder, or the folder of the test videos."""
+    """Open the training or validation videos of a folder, or the separate folder of test videos."""
     check_split_name(FEATURES, split, ("train", "val", "test"))
     data.refuse_options({"test_root"})
     if split == "test":
@@ -214,7 +214,7 @@ def feature_source(split: FeatureSplit) -> Source:
 
 
 def read_features(folder: Path, reader: Method) -> FeatureSplit:
-    """Read a features folder for a model, with experts or token features if it reads them."""
+    """Read a features folder for a model, with the experts or token features that it reads."""
     config = reader.encoder.config
     if isinstance(config, ExpertConfig):
         return check_experts(load_expert_folder(folder, words=config.words), config)
@@ -277,7 +277,7 @@ def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
 
 
 def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
-    """Return notes on videos used in training, and on features computed differently."""
+    """Return notes on videos that the run used, and on features computed in another way."""
     root = Path(data.root).expanduser()
     if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
         return []
@@ -349,15 +349,10 @@ def _cached_features(
 ) -> Source:
     """Open the features of a split in the cache; compute them if they are missing.
 
-    With ``is_shared``, ``key`` includes everything the features depend on, so features in the cache
-    of a neighbouring run are used too.
+    With ``is_shared``, ``key`` includes everything that the features depend on, and features in the
+    cache of a neighbouring run are used too.
     """
-    base = Path(data.cache).expanduser() if data.cache else context.cache.absolute()
-    subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
-    folder = base / subfolder
-    if is_shared and not folder.exists():
-        neighbours = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(subfolder))}")
-        folder = next(iter(sorted(neighbours)), folder)
+    folder = _features_folder(data, split, context.cache, name, key, is_shared=is_shared)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / f".{split}.lock", wait=True):
         if not folder.exists():
@@ -365,18 +360,41 @@ def _cached_features(
     return feature_source(read_features(folder, context.reader).to(context.device))
 
 
+def _features_folder(
+    data: DataChoice, split: str, cache: Path, name: str, key: str, *, is_shared: bool
+) -> Path:
+    base = Path(data.cache).expanduser() if data.cache else cache.absolute()
+    subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
+    folder = base / subfolder
+    if is_shared and not folder.exists():
+        neighbours = base.parent.parent.glob(f"*/{base.name}/{glob.escape(str(subfolder))}")
+        folder = next(iter(sorted(neighbours)), folder)
+    return folder
+
+
 def open_video_features(data: DataChoice, split: str, context: OpenContext) -> Source:
-    """Open the features of videos by the frozen towers of ``small``, encoding them once."""
+    """Open the features of videos by the frozen towers of ``small``; they are computed once."""
     config = context.reader.encoder.config
     if not getattr(config, "identity", True):
         raise ConfigError(
             f"data.dataset={data.dataset} has texts and videos, but the encoder reads stored "
             "features: --set encoder.kind=pretrained, or another family with towers"
         )
+    key = _videos_key(data, split)
+    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
+
+
+def are_features_stored(data: DataChoice, split: str, cache: Path) -> bool:
+    """Return whether :func:`open_video_features` finds the features of a split."""
+    key = _videos_key(data, split)
+    return _features_folder(data, split, cache, data.dataset, key, is_shared=True).exists()
+
+
+def _videos_key(data: DataChoice, split: str) -> str:
+    """Describe everything that the features of videos depend on."""
     records = load_records(data, split).select_present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
-    key = json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
-    return _cached_features(data, split, context, data.dataset, key, open_videos, is_shared=True)
+    return json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
 
 
 def _version(path: Path | None) -> tuple[int, int]:

@@ -13,16 +13,16 @@ from typing import Any
 
 from eaglenet.research.experiments.experiment import Settings
 
-FIELD_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
-"""Frames as CLIP4Clip reads them: every int(rate)-th frame; most methods mask the padding."""
-ROUNDED_FRAMES: Settings = {**FIELD_FRAMES, "sampling": "rounded_rate"}
+CLIP4CLIP_FRAMES: Settings = {"sampling": "whole_rate", "square_pixels": True, "short": "mask"}
+"""Frames as CLIP4Clip and most methods read them: every int(rate)-th frame, padding masked."""
+DRL_FRAMES: Settings = {**CLIP4CLIP_FRAMES, "sampling": "rounded_rate"}
 """Frames as DRL reads them: the rate is rounded."""
-MIDDLE_FRAMES: Settings = {**FIELD_FRAMES, "sampling": "middle_frames"}
+FROZEN_FRAMES: Settings = {**CLIP4CLIP_FRAMES, "sampling": "middle_frames"}
 """Frames as Frozen reads them: the middles of equal runs."""
-ENDS_FRAMES: Settings = {"sampling": "first_to_last", "square_pixels": True, "resize": "stretch"}
+CLIPVIP_FRAMES: Settings = {"sampling": "first_to_last", "square_pixels": True, "resize": "stretch"}
 """Frames as CLIP-ViP reads them: evenly spaced from the first to the last."""
-FIELD_TRAINING: Settings = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
-"""Training of CLIP4Clip, which most methods inherit (rates: E.4 of the EagleNet paper)."""
+CLIP4CLIP_TRAINING: Settings = {"batch_size": 128, "lr_encoder": 1e-6, "freeze": "embeddings"}
+"""Training of CLIP4Clip, which most methods adopt (rates: E.4 of the EagleNet paper)."""
 XPOOL_TRAINING: Settings = {
     "batch_size": 32, "lr_head": 3e-5, "decay": "all", "second_beta": 0.999, "augment": "crop_flip",
 }  # fmt: skip
@@ -30,7 +30,7 @@ VIDEO_EPOCHS: Settings = {"captions": "one", "warmup": 0.01, "batch_size": 128}
 ADAPTERS: Settings = {
     "lr_encoder": 6e-4, "lr_head": 6e-4, "precision": "auto", "freeze": "none",
 }  # fmt: skip
-"""Learning rate of TempMe. The method freezes the towers; its adapters stay in fp32."""
+"""Learning rate of TempMe. The method freezes the towers itself; its adapters stay in fp32."""
 FROZEN: Settings = {
     "lr_encoder": 3e-5, "lr_head": 3e-5, "weight_decay": 0.0, "schedule": "epochs",
     "rate_decay": 1.0, "warmup": 0.0, "batch_size": 16, "epochs": 100, "captions": "one",
@@ -44,12 +44,15 @@ CLIP_TOWERS = ("clip-b32", "clip-b16")
 LONG: dict[str, Any] = {"num_frames": 64, "max_words": 64}
 """Sizes for the paragraphs of DiDeMo and ActivityNet in most methods."""
 DIDEMO: dict[str, Any] = {**LONG, "options": {"window": "first_31_seconds"}}
-"""DiDeMo as CLIP4Clip and the methods on its code read it."""
+"""DiDeMo as CLIP4Clip, and the methods based on its code, read it."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Settings that differ for a dataset, a tower, or both; ``options`` of the dataset's loader."""
+    """Settings that differ for a dataset, a tower, or both.
+
+    options: options of the dataset's loader.
+    """
 
     training: Settings = field(default_factory=dict)
     config: Settings = field(default_factory=dict)
@@ -64,7 +67,8 @@ class Original:
     """Published settings of a method.
 
     jitter: frames to decode per frame that CLIP-ViP's jittered sampling uses.
-    changes: changes for a dataset, a tower, or both ("msrvtt clip-b16"), applied in this order.
+    changes: changes for a dataset, a tower, or both ("msrvtt clip-b16"); the most specific is
+        applied last.
     """
 
     training: Settings
@@ -82,40 +86,40 @@ class Original:
         return [self.changes[key] for key in keys if key in self.changes]
 
     def inputs_with(self, num_frames: int) -> tuple[Settings, int]:
-        """Return the frames, and the tokens per text, where videos have this many frames."""
+        """Return the frames and the tokens per text of a dataset with this number of frames."""
         for change in self.changes.values():
             if change.num_frames == num_frames and change.max_words is not None:
                 return {**self.frames, **change.frames}, change.max_words
         return self.frames, self.max_words
 
 
-FIELD = Original(FIELD_TRAINING, frames=FIELD_FRAMES)
+CLIP4CLIP = Original(CLIP4CLIP_TRAINING, frames=CLIP4CLIP_FRAMES)
 ORIGINALS: Mapping[str, Original] = {
     "clip4clip": Original(
-        FIELD_TRAINING,
+        CLIP4CLIP_TRAINING,
         datasets=("msrvtt", "didemo", "msvd", "vatex", "lsmdc", "activitynet"),
-        frames=FIELD_FRAMES,
+        frames=CLIP4CLIP_FRAMES,
         changes={"didemo": Change(**DIDEMO), "activitynet": Change(**LONG)},
     ),
     "xpool": Original(
         XPOOL_TRAINING,
         datasets=("msrvtt", "msvd"),
-        frames={**MIDDLE_FRAMES, "short": "repeat_last"},
+        frames={**FROZEN_FRAMES, "short": "repeat_last"},
         max_words=77,
         changes={"msvd": Change({"lr_head": 1e-5}, {"dropout": 0.4})},
     ),
     "tmass": Original(
         XPOOL_TRAINING,
         datasets=("msrvtt", "didemo", "vatex"),
-        frames={**MIDDLE_FRAMES, "short": "repeat_last"},
+        frames={**FROZEN_FRAMES, "short": "repeat_last"},
         max_words=77,
         changes={"didemo": Change({"lr_head": 1e-5}, {"support_weight": 0.0, "dropout": 0.4})},
     ),
-    "ts2net": Original(FIELD_TRAINING, ("msrvtt", "didemo", "vatex"), frames=FIELD_FRAMES),
+    "ts2net": Original(CLIP4CLIP_TRAINING, ("msrvtt", "didemo", "vatex"), frames=CLIP4CLIP_FRAMES),
     "clipvip": Original(
         {**VIDEO_EPOCHS, "epochs": 100, "lr_head": 1e-6},
         datasets=("msrvtt", "didemo", "activitynet"),
-        frames=ENDS_FRAMES,
+        frames=CLIPVIP_FRAMES,
         max_words=50,
         jitter=3,
         changes={
@@ -126,7 +130,7 @@ ORIGINALS: Mapping[str, Original] = {
     "tvproxynet": Original(
         {**VIDEO_EPOCHS, "epochs": 120, "lr_head": 2e-6},
         datasets=("msrvtt", "didemo", "activitynet"),
-        frames=ENDS_FRAMES,
+        frames=CLIPVIP_FRAMES,
         max_words=50,
         jitter=3,
         changes={
@@ -147,20 +151,20 @@ ORIGINALS: Mapping[str, Original] = {
             ),
         },
     ),
-    "video_colbert": FIELD,
+    "video_colbert": CLIP4CLIP,
     "ucofia": Original(
-        {**FIELD_TRAINING, "epochs": 15},
-        frames=FIELD_FRAMES,
+        {**CLIP4CLIP_TRAINING, "epochs": 15},
+        frames=CLIP4CLIP_FRAMES,
         changes={"didemo": Change(config={"num_words": 64}, **DIDEMO)},
     ),
-    "prost": Original(FIELD_TRAINING, ("msrvtt", "didemo"), frames=FIELD_FRAMES),
+    "prost": Original(CLIP4CLIP_TRAINING, ("msrvtt", "didemo"), frames=CLIP4CLIP_FRAMES),
     "glscl": Original(
-        FIELD_TRAINING,
+        CLIP4CLIP_TRAINING,
         ("msrvtt", "didemo", "msvd"),
-        frames=ROUNDED_FRAMES,
+        frames=DRL_FRAMES,
         changes={
             "didemo": Change(
-                {"batch_size": 32}, {"consistency": 0.005}, frames=FIELD_FRAMES, **DIDEMO
+                {"batch_size": 32}, {"consistency": 0.005}, frames=CLIP4CLIP_FRAMES, **DIDEMO
             ),
             "msvd": Change(config={"consistency": 0.005}),
         },
@@ -168,16 +172,16 @@ ORIGINALS: Mapping[str, Original] = {
     "tempme": Original(
         {"batch_size": 128, **ADAPTERS, "augment": "rand_augment"},
         datasets=("msrvtt", "didemo"),
-        frames={**ROUNDED_FRAMES, "short": "spread"},
+        frames={**DRL_FRAMES, "short": "spread"},
     ),
-    # Known only from abstracts: usual batch and epochs, TempMe's rate for adapters.
+    # Known only from their abstracts: the usual batch and epochs, TempMe's rate for adapters.
     "rap": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt", "didemo", "msvd")),
     "tfvl": Original({"batch_size": 128, **ADAPTERS}, ("msrvtt",)),
-    "shenet": Original(FIELD_TRAINING, ("msrvtt", "didemo", "msvd"), frames=FIELD_FRAMES),
+    "shenet": Original(CLIP4CLIP_TRAINING, ("msrvtt", "didemo", "msvd"), frames=CLIP4CLIP_FRAMES),
     "drl": Original(
-        FIELD_TRAINING,
+        CLIP4CLIP_TRAINING,
         ("msrvtt", "didemo", "msvd"),
-        frames=ROUNDED_FRAMES,
+        frames=DRL_FRAMES,
         changes={
             "didemo": Change(**LONG),
             # The authors' scripts use 0.14 for B/32, and the default 0.11 for B/16.
@@ -190,7 +194,7 @@ ORIGINALS: Mapping[str, Original] = {
             FROZEN,
             datasets,
             ("clip-b16",),
-            frames={**MIDDLE_FRAMES, "sampling": sampling},
+            frames={**FROZEN_FRAMES, "sampling": sampling},
             num_frames=4,
             changes={"didemo": Change(max_words=64)},
         )
@@ -210,8 +214,8 @@ ORIGINALS: Mapping[str, Original] = {
         changes={
             # Trained on 7k videos, validated on 1k others, tested on 1k-A.
             "msrvtt": Change(options={"train": "7k"}),
-            # 8 pairs on each of four GPUs, 4 accumulated steps. The original reads 100 words; CLIP
-            # reads 77.
+            # 8 pairs on each of four GPUs, 4 accumulated steps. The authors' text encoder reads 100
+            # tokens, CLIP's 77.
             "didemo": Change({"batch_size": 128, "accumulate": 4}, max_words=77),
         },
     ),

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Comparison:
+    """Title and rows of the table of a comparison."""
+
     title: str
     rows: list[CampaignRow]
 
@@ -62,9 +64,9 @@ def compare(
 ) -> Comparison:
     """Train and evaluate methods with the same data and seeds, and write a report.
 
-    methods: rows of the table, see :func:`parse_row`. search: a setting with values among which
-    every method first chooses on validation (``training.lr_head=1e-4,1e-3``). time_pairs: also time
-    scoring this many texts with as many videos.
+    methods: rows of the table, see :func:`parse_row`. search: a setting with candidate values
+    (``training.lr_head=1e-4,1e-3``); each method uses the one that is best on validation.
+    time_pairs: also time scoring this number of texts with as many videos.
     """
     folder = Path(output).expanduser()
     base = Recipe("", data, tower, protocol)
@@ -98,7 +100,7 @@ def compare(
 def find_trials(
     methods: Sequence[str], base: Recipe, settings: Sequence[str]
 ) -> tuple[list[Trial], list[CannotRun]]:
-    """Return the trials of all rows, and the rows that cannot be combined with the data.
+    """Return the trials of the rows, and the rows that cannot be combined with the data.
 
     Raises:
         UnknownNameError: a name is on no axis.

@@ -90,7 +90,7 @@ VARIANTS: Mapping[str, Mapping[str, Mapping[str, Settings]]] = {
         }
     },
 }
-"""Changes to the configuration of a method, by method, name of the variant, and value."""
+"""Changes to the configuration of each method, by variant and value."""
 
 
 def apply_variants(method: str, variants: Sequence[str]) -> tuple[str, dict[str, object]]:
@@ -197,7 +197,7 @@ DATA: Mapping[str, DataAxis] = {
             "adapters": {"equal": setups.feature_setup},
             "shared": {"equal": setups.shared_setup},
         },
-        is_default_named=False,  # Keeps the names of runs made before there was another tower.
+        is_default_named=False,  # Runs made before there was a second tower keep their names.
     ),
     "experts": DataAxis(
         "stored features of several experts", {"experts": {"equal": setups.expert_setup}}
@@ -213,14 +213,14 @@ DATA: Mapping[str, DataAxis] = {
 INSIDE_CLIP = frozenset({"clipvip", "rap", "shenet", "tfvl", "tvproxynet"})
 """Methods that use more of CLIP's towers than features of frames and texts."""
 INSIDE_PATCHES = frozenset({"prost", "tempme", "ts2net", "ucofia"})
-"""Methods that work inside an image tower that gives patches: CLIP's and that of `small`."""
+"""Methods that work inside an image tower with patch features: CLIP's and that of `small`."""
 INSIDE_TOWERS = frozenset({"bridgeformer", "frozen"})
 """Methods that work inside an image tower of any family."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One value per axis; empty ones stand for the default of the data and the tower.
+    """One value per axis; an empty value is the default of the data and the tower.
 
     variants: ``NAME=VALUE`` as in :data:`VARIANTS`.
     """
@@ -283,7 +283,7 @@ class Recipe:
         return setup.experiment(recipe.name, method, changes)
 
     def _chosen_axes(self) -> list[tuple[str, str]]:
-        """Return tower and protocol, if there is a choice."""
+        """Return the names and values of tower and protocol, for those with a choice."""
         axis = find_data(self.data)
         towers = axis.towers
         is_default = self.tower == next(iter(towers))
@@ -310,7 +310,7 @@ class Recipe:
 
 
 def find_data(name: str) -> DataAxis:
-    """Return a value of the data axis; datasets of plug-ins have the towers of ``folder``."""
+    """Return the axis of a dataset; datasets of plug-ins have the towers of ``folder``."""
     if name in DATA:
         return DATA[name]
     if name not in SOURCES:
@@ -384,7 +384,7 @@ METHODS_OF_LABELS: Mapping[str, str] = {
     "GLSCL": "glscl", "TempMe": "tempme", "TV-ProxyNet": "tvproxynet",
     "Video-ColBERT": "video_colbert", "EagleNet": "eaglenet",
 }  # fmt: skip
-"""Our names of methods, by the paper's."""
+"""Names of methods here, by their names in the paper."""
 SIZES = {"ViT-B/32": "b32", "ViT-B/16": "b16"}
 DATASETS = {"DiDeMo": "didemo", "MSVD": "msvd", "VATEX": "vatex"}
 ROW_NAME = re.compile(r"table\d+/.+")

@@ -93,14 +93,14 @@ SOFTMAX_START = (
 EAGLENET: Settings = {
     # As printed (before the LeakyReLU), frame-to-frame edges would have no effect.
     "edge_weights": "activated",
-    # The printed one harms training: `layers.stochastic_text`.
+    # The printed form harms training: `layers.stochastic_text`.
     "support": "elementwise",
 }
 PARAGRAPHS = ("didemo", "activitynet")
 """Datasets whose queries are paragraphs of up to 64 words."""
 LONG = (*PARAGRAPHS, "qvhighlights")
 """Datasets whose videos are read in 64 frames instead of 12."""
-# The paper prefers bilinear overall; its DiDeMo row (51.5) is with the MLP.
+# The paper prefers bilinear energy; its DiDeMo row (51.5) is with the MLP.
 ENERGY = {"didemo": "mlp"}
 # The low rate of CLIP would hardly change adapters, which start at zero.
 METHOD_TRAINING: MethodSettings = {"tempme": ADAPTERS, "rap": ADAPTERS, "tfvl": ADAPTERS}
@@ -112,7 +112,7 @@ RELEASED_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def paper_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Use the EagleNet paper's frames, words, epochs and batch for all methods."""
+    """Return the EagleNet paper's frames, tokens, epochs and batch, for any method."""
     spec, is_long = TOWERS[tower], dataset in LONG
     frames = FrameSpec(num_frames=64 if is_long else 12)
     notes = [PAPER if dataset in PAPER_DATA else PAPER + " " + NO_ROW]
@@ -151,7 +151,7 @@ def paper_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def released_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Use the settings of the released code, which is based on CLIP4Clip, for all methods."""
+    """Return the settings of the released code, which is based on CLIP4Clip, for any method."""
     from eaglenet.methods.eaglenet import RELEASED_FRAMES, EagleNetConfig
 
     paper = paper_setup(method, dataset, tower)
@@ -159,7 +159,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
     script = f"msrvtt-{size}" if dataset == "msrvtt" else dataset
     short = {"short": "mask"} if method in MASKS_FRAMES else {}
     frames = FrameSpec(num_frames=paper.data.frames.num_frames, **{**RELEASED_FRAMES, **short})
-    # Four chunks with separate score matrices: 16 pairs are contrasted, not 64.
+    # Four chunks with separate score matrices contrast 16 pairs, not 64.
     accumulation = {"accumulate": 4, "accumulation": "split"} if dataset == "didemo" else {}
     training: dict[str, Any] = {
         "lr_encoder": 1e-7,
@@ -177,7 +177,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
     is_eaglenet = method == "eaglenet"
     return replace(
         paper,
-        config=vars(EagleNetConfig.released(script)) if is_eaglenet else paper.config,
+        config=vars(EagleNetConfig.for_script(script)) if is_eaglenet else paper.config,
         data=replace(paper.data, frames=frames, options=RELEASED_OPTIONS.get(dataset, {})),
         training=TrainingConfig(**training),
         notes=RELEASED,
@@ -185,7 +185,7 @@ def released_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def original_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Use the settings that the authors of the method published."""
+    """Return the settings that the authors of the method published."""
     if tower == "experts":
         return _expert_setup(method, dataset)
     settings = ORIGINALS[method]
@@ -345,11 +345,11 @@ FEATURE_EAGLENET = {
 # Memory limits the batch: B pairs need B x B pooled videos (and candidates, for EagleNet). With
 # random adapters, attention from texts to frames starts worse than mean pooling, so coarse epochs
 # train the adapters first.
-POOLED = {"epochs": 4, "batch_size": 256, "coarse_epochs": 8, "coarse_batch_size": 512}
+POOLING_TRAINING = {"epochs": 4, "batch_size": 256, "coarse_epochs": 8, "coarse_batch_size": 512}
 FEATURE_METHOD_TRAINING: MethodSettings = {
     "eaglenet": {"epochs": 2, "batch_size": 128, "coarse_epochs": 10, "coarse_batch_size": 512},
-    "xpool": POOLED,
-    "tmass": POOLED,
+    "xpool": POOLING_TRAINING,
+    "tmass": POOLING_TRAINING,
 }
 
 
@@ -374,7 +374,7 @@ FRAMES_TRAINING = TrainingConfig(
     epochs=3,
     batch_size=128,
     lr_head=3e-4,
-    lr_encoder=3e-4,  # Of the temperature only; stored features do not change.
+    lr_encoder=3e-4,  # Applies to the temperature only; stored features do not change.
     log_every=50,
     checkpoint_every=0,
 )
@@ -387,7 +387,7 @@ FRAMES_CONFIG: MethodSettings = {
         # With the towers alone, the mean cosine of right pairs is 0.42, of others 0.14.
         "initial_temperature": SMALL_SCALE, "initial_bias": -11.0,
     },
-    "supportset": {"vocabulary_size": 27_626},  # Of `small`.
+    "supportset": {"vocabulary_size": 27_626},  # That of `small`.
 }  # fmt: skip
 
 
@@ -422,7 +422,7 @@ SHARED_CONFIG: MethodSettings = {
 
 
 def shared_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Use stored features of one space for texts and frames without adapters.
+    """Return a setup for stored features of one space for texts and frames, without adapters.
 
     ``Experiment.override`` sets the widths to those of the folder.
     """
@@ -439,9 +439,9 @@ def shared_setup(method: str, dataset: str, tower: str) -> Setup:
 
 
 def small_folder_setup(method: str, dataset: str, tower: str) -> Setup:
-    """Use the user's own videos with the towers of ``small``, trained or frozen."""
+    """Return a setup for the user's own videos on the towers of ``small``, trained or frozen."""
     frames = frames_setup(method, dataset, tower)
-    # Steps on stored features are fast, so they can be more.
+    # Steps on stored features are fast, which allows more epochs.
     epochs = 20 if tower == "small-frozen" else 5
     return replace(
         frames,

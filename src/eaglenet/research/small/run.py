@@ -1,4 +1,4 @@
-"""Training of the towers of ``small`` from folders of frames and initial weights."""
+"""Training of the towers of ``small`` on folders of frames, from published weights."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import EXPERIMENT, HEAD, MODEL
 from eaglenet.models.folder import load, save, save_head
 from eaglenet.research.data.frame_folder import FrameItem
-from eaglenet.research.small.banks import (
-    PairBank,
+from eaglenet.research.small.pairs import (
+    PairData,
     evaluate_all,
-    join_banks,
-    open_bank,
+    join_pairs,
+    load_pairs,
     open_frames,
     recall_sum,
 )
@@ -55,11 +55,11 @@ TEXT_NAMES = {
     "mlp.down": "output.dense",
     "ln_2": "output.LayerNorm",
 }
-"""Names in the published files, by our names."""
+"""Names of layers in the published files, by their names here."""
 
 
-def start_from(encoder: CompactEncoder, vision: Path, text: Path) -> None:
-    """Copy the weights of two folders into the towers, except for projections."""
+def load_initial_weights(encoder: CompactEncoder, vision: Path, text: Path) -> None:
+    """Copy the weights in two folders into the towers, except for their projections."""
     _fill_vision(encoder, _read(vision))
     _fill_text(encoder, _read(text))
 
@@ -136,12 +136,12 @@ def _block(
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
-def keep_latin_pieces(
+def keep_latin_tokens(
     backend: tokenizers.Tokenizer,
 ) -> tuple[tokenizers.Tokenizer, Int[Tensor, "pieces"]]:
     """Reduce the vocabulary to ASCII; return the tokenizer and the old ids of its tokens.
 
-    Words without removed tokens are split as before; others into shorter tokens or ``[UNK]``.
+    Words of remaining tokens are split as before, others into shorter tokens or ``[UNK]``.
     """
     plain: dict[str, Any] = json.loads(backend.to_str())
     if plain["model"]["type"] != "WordPiece":
@@ -184,7 +184,7 @@ def _renumber(node: Any, new_ids: dict[str, int]) -> None:
 TEXT_BATCH = 100
 
 
-def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
+def sample_captions(items: Sequence[FrameItem], number: int) -> list[str]:
     """Sample captions by people of videos, or of images if there are no videos."""
     videos = [item for item in items if item.frames > 1]
     captions = sorted(
@@ -197,14 +197,14 @@ def typical_sentences(items: Sequence[FrameItem], number: int) -> list[str]:
 def save_hubness_head(model: Path, texts: Sequence[str], weight: float) -> None:
     """Save a head with a hubness bank beside the towers: ``wordframe`` without its interaction.
 
-    Stores only the vectors of the bank, in int8: rounding has no effect, and twice as many vectors
-    as in half precision correct hubness better.
+    The head contains only the vectors of the bank, in int8: rounding has no effect, and twice the
+    number of vectors that half precision allows corrects hubness better.
     """
     towers = load(model)
     config = WordFrameConfig(
         num_layers=0, changes=False, interaction=False, bank=len(texts), bank_weight=weight
     )
-    # Built as a method: hubness offsets use the temperature of the towers.
+    # Built on the towers, because hubness offsets use their temperature.
     head = METHODS["wordframe"].build(config, towers.encoder)
     assert isinstance(head, WordFrame) and head.bank is not None  # noqa: PT018
     for start in range(0, len(texts), TEXT_BATCH):
@@ -214,13 +214,13 @@ def save_hubness_head(model: Path, texts: Sequence[str], weight: float) -> None:
 
 
 FRAMES_PER_CLIP = 6
-"""Frames per clip in a search: as accurate as 12 (see the model card), with half of the encoding,
-which is most of the work of indexing."""
+"""Frames per clip of the saved model: as accurate as 12 (see the model card), and encoding, which
+is most of the work of indexing, takes half the time."""
 
 
 @dataclass(frozen=True)
 class StartWeights:
-    """Folders with ``model.safetensors``: a DINOv2 ViT-S/14, and a MiniLM with its tokenizer."""
+    """Folders with ``model.safetensors``: DINOv2 ViT-S/14, and MiniLM with its tokenizer."""
 
     vision: str = ""
     text: str = ""
@@ -233,17 +233,17 @@ class PairExperiment:
     folders: folders of frames (`eaglenet data frames`), separated by commas.
     picture_size: side in pixels of the frames in memory, from which crops are taken.
     towers: shape of the resulting model.
-    beginning: first stage.
-    ingredients: runs of the second stage, which continue the first, each with these changes to
-        ``beginning``, separated by spaces ("lr_towers=5e-5 seed=1"). The result of a stage is the
-        mean of the weights that improve each other (:func:`greedy_soup`).
-    further, agreeing, finishing: runs of the following stages, each of which starts from the mean
-        of the previous stage and includes it in its own mean. The last mean is the model.
-        Settings of ``agreeing`` may add images of ``unlabelled`` to each batch.
+    beginning: settings of the first stage.
+    ingredients: runs of the second stage, which start from the result of the first. Each entry has
+        the changes to ``beginning`` for a run, separated by spaces ("lr_towers=5e-5 seed=1"). The
+        result of a stage is the mean of the weights that :func:`greedy_soup` selects.
+    further, agreeing, finishing: runs of the following stages. They start from the mean of the
+        previous stage, which may be included in the new mean. The last mean is the model. Settings
+        of ``agreeing`` may add images of ``unlabelled`` to each batch.
     unlabelled: folders of frames, separated by commas, whose captions are not used.
     joined: names of ``folders``, separated by commas, whose validation items are used for training
-        in the last two stages; those of other folders still compare the runs.
-    head_sentences, head_weight: number of captions in the hubness bank of the head (0 for no head),
+        in the last two stages. The validation items of the other folders still compare runs.
+    head_texts, head_weight: number of captions in the hubness bank of the head (0 for no head),
         and its weight.
     """
 
@@ -259,7 +259,7 @@ class PairExperiment:
     finishing: tuple[str, ...] = ()
     unlabelled: str = ""
     joined: str = ""
-    head_sentences: int = 1800
+    head_texts: int = 1800
     head_weight: float = 0.75
 
     def override(self, settings: Sequence[str]) -> PairExperiment:
@@ -291,7 +291,7 @@ def train_pairs(
 ) -> Path:
     """Train stage by stage, save the model as ``output/model``, and return that folder.
 
-    An interrupted run continues with the stage that was interrupted.
+    An interrupted call can be repeated: results of completed runs are kept.
     """
     output = Path(output)
     if device == "auto":
@@ -309,20 +309,21 @@ def train_pairs(
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / EXPERIMENT, to_plain(experiment))
 
-    def bank(folders: Sequence[Path], split: str) -> PairBank:
-        return open_bank(folders, split, tokenizer, size=experiment.picture_size, device=device)
+    def load_split(folders: Sequence[Path], split: str) -> PairData:
+        return load_pairs(folders, split, tokenizer, size=experiment.picture_size, device=device)
 
     report(f"reading frames of {experiment.folders}")
-    banks = (bank(experiment.frame_folders, "train"), _validation(experiment.frame_folders, bank))
-    unlabelled = _paths(experiment.unlabelled)
+    train = load_split(experiment.frame_folders, "train")
+    validation = _load_validation(experiment.frame_folders, load_split)
+    unlabelled_folders = _paths(experiment.unlabelled)
     frames = None
-    if unlabelled:
-        frames = open_frames(unlabelled, size=experiment.picture_size, device=device)
-    stages = Stages(experiment, output, *banks, report, frames)
-    stages.joined_names()  # Raises for a wrong name before the first stage.
+    if unlabelled_folders:
+        frames = open_frames(unlabelled_folders, size=experiment.picture_size, device=device)
+    stages = Stages(experiment, output, train, validation, report, frames)
+    stages.joined_folder_names()  # Raises for a wrong name before the first stage.
     encoder = stages.finish(stages.beginning())
     save_towers(encoder, backend, output / MODEL)
-    texts = typical_sentences(banks[0].items, experiment.head_sentences)
+    texts = sample_captions(train.items, experiment.head_texts)
     if texts:
         save_hubness_head(output / MODEL, texts, experiment.head_weight)
     return output / MODEL
@@ -331,7 +332,7 @@ def train_pairs(
 Weights = Mapping[str, Tensor]
 
 
-def mean_of_weights(runs: Sequence[Weights]) -> dict[str, Tensor]:
+def average_weights(runs: Sequence[Weights]) -> dict[str, Tensor]:
     return {
         name: sum((run[name] for run in runs[1:]), weight) / len(runs)
         for name, weight in runs[0].items()
@@ -341,7 +342,7 @@ def mean_of_weights(runs: Sequence[Weights]) -> dict[str, Tensor]:
 def greedy_soup(
     runs: Sequence[Weights], score: Callable[[Weights], float]
 ) -> tuple[dict[str, Tensor], list[int], float]:
-    """Average weights of runs, best first; include each if the score does not fall.
+    """Average the weights of runs, best first, leaving out runs that lower the score of the mean.
 
     Returns the mean, the indices of the runs in it, and its score.
     """
@@ -349,54 +350,60 @@ def greedy_soup(
     order = sorted(range(len(runs)), key=lambda number: -scores[number])
     members, best = [order[0]], scores[order[0]]
     for number in order[1:]:
-        candidate = score(mean_of_weights([runs[k] for k in [*members, number]]))
+        candidate = score(average_weights([runs[k] for k in [*members, number]]))
         if candidate >= best:
             members, best = [*members, number], candidate
-    return mean_of_weights([runs[k] for k in members]), members, best
+    return average_weights([runs[k] for k in members]), members, best
 
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages of a run; the result of a stage is read if its folder has the file ``done``."""
+    """Stages of training; a run whose folder has the file ``done`` is not repeated."""
 
     experiment: PairExperiment
     output: Path
-    train: PairBank
-    validation: Mapping[str, PairBank]
+    train: PairData
+    validation: Mapping[str, PairData]
     report: Callable[[str], None]
-    unlabelled: UInt8[Tensor, "frames 3 height width"] | None = None
+    unlabelled_frames: UInt8[Tensor, "frames 3 height width"] | None = None
 
     def beginning(self) -> Weights:
-        """Train the initial towers together for a few steps."""
+        """Train the towers together, from the published weights."""
         encoder = self._towers()
         start = self.experiment.start
-        start_from(encoder, Path(start.vision).expanduser(), Path(start.text).expanduser())
+        load_initial_weights(
+            encoder, Path(start.vision).expanduser(), Path(start.text).expanduser()
+        )
         return self._train("beginning", encoder, self.experiment.beginning)
 
     def finish(self, beginning: Weights) -> CompactEncoder:
-        """Run all stages after the first; return the mean of the last one."""
+        """Run all stages after the first; return the mean of the last stage."""
         experiment = self.experiment
-        mean = self.mean(self.runs("ingredient", experiment.ingredients, beginning) or [beginning])
-        mean = self.round("further", experiment.further, mean)
-        last_stages = self.with_joined() if experiment.joined else self
-        mean = last_stages.round("agreeing", experiment.agreeing, mean)
-        return last_stages.round("finishing", experiment.finishing, mean).cpu()
+        mean = self.average(
+            self.train_runs("ingredient", experiment.ingredients, beginning) or [beginning]
+        )
+        mean = self.run_stage("further", experiment.further, mean)
+        last_stages = self.join_validation() if experiment.joined else self
+        mean = last_stages.run_stage("agreeing", experiment.agreeing, mean)
+        return last_stages.run_stage("finishing", experiment.finishing, mean).cpu()
 
-    def round(self, stage: str, settings: Sequence[str], mean: CompactEncoder) -> CompactEncoder:
-        """Run a stage; return the mean of ``mean`` and of the runs that start from it."""
+    def run_stage(
+        self, stage: str, settings: Sequence[str], mean: CompactEncoder
+    ) -> CompactEncoder:
+        """Run a stage; return the average of ``mean`` and of the runs that start from it."""
         start = {name: value.detach().cpu().clone() for name, value in mean.state_dict().items()}
-        runs = self.runs(stage, settings, start)
-        return self.mean([start, *runs]) if runs else mean
+        runs = self.train_runs(stage, settings, start)
+        return self.average([start, *runs]) if runs else mean
 
-    def with_joined(self) -> Stages:
-        """Return stages that train on the validation items of the folders ``joined`` too."""
-        names, train = self.joined_names(), self.train
+    def join_validation(self) -> Stages:
+        """Return stages that also train on the validation items of the folders ``joined``."""
+        names, train = self.joined_folder_names(), self.train
         for name in names:
-            train = join_banks(train, self.validation[name])
-        validation = {name: bank for name, bank in self.validation.items() if name not in names}
+            train = join_pairs(train, self.validation[name])
+        validation = {name: data for name, data in self.validation.items() if name not in names}
         return replace(self, train=train, validation=validation)
 
-    def joined_names(self) -> list[str]:
+    def joined_folder_names(self) -> list[str]:
         """Return the names in ``joined``; raise for folders without validation items."""
         names = [name.strip() for name in self.experiment.joined.split(",") if name.strip()]
         unknown_names = [name for name in names if name not in self.validation]
@@ -407,7 +414,7 @@ class Stages:
             )
         return names
 
-    def runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
+    def train_runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
         results = []
         for number, changes in enumerate(settings):
             config = self.experiment.beginning
@@ -418,7 +425,7 @@ class Stages:
             results.append(self._train(f"{stage}-{number}", encoder, config))
         return results
 
-    def mean(self, ingredients: Sequence[Weights]) -> CompactEncoder:
+    def average(self, ingredients: Sequence[Weights]) -> CompactEncoder:
         """Return the mean of weights by :func:`greedy_soup`."""
         encoder = self._towers().to(self.train.device).eval()
 
@@ -452,7 +459,7 @@ class Stages:
             def report(line: str) -> None:
                 self.report(f"{stage}: {line}")
 
-            if config.unlabelled_items and self.unlabelled is None:
+            if config.unlabelled_items and self.unlabelled_frames is None:
                 report("`unlabelled` is not set: training only on pairs")
             PairTrainer(
                 encoder,
@@ -461,7 +468,7 @@ class Stages:
                 config,
                 folder,
                 report,
-                self.unlabelled,
+                self.unlabelled_frames,
             ).run()
             mark.write_text("")
         best = torch.load(folder / BEST, weights_only=True, map_location="cpu")
@@ -475,7 +482,7 @@ def _paths(names: str) -> list[Path]:
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
     """Save a zero-shot model of the towers, with int8 weights and only Latin tokens."""
-    small_tokenizer, ids = keep_latin_pieces(backend)
+    small_tokenizer, ids = keep_latin_tokens(backend)
     config = encoder.config
     small_config = replace(config, text=replace(config.text, vocabulary_size=len(ids)))
     small_encoder = CompactEncoder(small_config)
@@ -489,17 +496,17 @@ def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: 
     save(method, folder, storage="int8")
 
 
-def _validation(
-    folders: Sequence[Path], bank: Callable[[Sequence[Path], str], PairBank]
-) -> Mapping[str, PairBank]:
-    """Open the validation items of each folder that has any."""
-    banks = {}
+def _load_validation(
+    folders: Sequence[Path], load_split: Callable[[Sequence[Path], str], PairData]
+) -> Mapping[str, PairData]:
+    """Load the validation items of each folder that has any."""
+    validation = {}
     for folder in folders:
         try:
-            banks[folder.name] = bank([folder], "validation")
+            validation[folder.name] = load_split([folder], "validation")
         except DatasetError:
             continue
-    return banks
+    return validation
 
 
 _FURTHER = (
@@ -545,4 +552,4 @@ TOWER_RECIPES: dict[str, PairExperiment] = {
         finishing=(f"{_FINISHING} frames_per_video=3 seed=23", f"{_FINISHING} seed=24"),
     )
 }
-"""Recipes of ``eaglenet train``; folders and initial weights must be set with ``--set``."""
+"""Recipes of ``eaglenet train`` for towers; ``--set`` must name folders and initial weights."""

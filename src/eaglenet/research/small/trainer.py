@@ -20,14 +20,16 @@ from eaglenet.core.errors import ConfigError, NonFiniteError
 from eaglenet.core.types import Tokens
 from eaglenet.encoders.compact import CompactEncoder, mean_of_words
 from eaglenet.research.evaluation.run_records import LOG
-from eaglenet.research.small.banks import (
-    PairBank,
+from eaglenet.research.small.pairs import (
+    PairData,
     evaluate_all,
     plain_views,
     random_views,
     recall_sum,
 )
 from eaglenet.research.training.config import check_minimum
+
+SOFT_TEMPERATURE = 0.05
 
 
 def pair_loss(
@@ -38,13 +40,12 @@ def pair_loss(
     is_same: Bool[Tensor, "pairs pairs"] | None = None,
     meanings: Float[Tensor, "pairs meaning"] | None = None,
     soft_weight: float = 0.0,
-    temperature: float = 0.05,
 ) -> Float[Tensor, ""]:
     r"""Compute the cross entropy of ``exp(log_scale) cos(v_i, t_j)`` in both directions.
 
-    The targets are the rows of ``(1 - soft_weight) S + soft_weight softmax(M M^T / temperature)``.
+    The targets are the rows of ``(1 - soft_weight) S + soft_weight softmax(M M^T / 0.05)``.
     Row i of ``S`` is uniform over the pairs with the same text as pair i (``is_same``; by default
-    the identity), and ``M`` are the unit vectors ``meanings`` of the texts.
+    only pair i), and the rows of ``M`` are the unit vectors ``meanings`` of the texts.
     """
     v, t = F.normalize(images.float(), dim=-1), F.normalize(texts.float(), dim=-1)
     logits = log_scale.float().exp().clamp(max=100.0) * (v @ t.T)
@@ -57,7 +58,7 @@ def pair_loss(
     if meanings is None or not soft_weight:
         return hard
     with torch.no_grad():
-        targets = F.softmax((meanings @ meanings.T).float() / temperature, dim=1)
+        targets = F.softmax((meanings @ meanings.T).float() / SOFT_TEMPERATURE, dim=1)
     soft = -((targets * rows).sum(dim=1).mean() + (targets * columns.T).sum(dim=1).mean()) / 2
     return (1 - soft_weight) * hard + soft_weight * soft
 
@@ -71,11 +72,11 @@ def agreement_loss(
     earlier_texts: Float[Tensor, "texts dim"],
     scale: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
-    r"""Compute the change of similarities between unlabelled images and texts by training.
+    r"""Measure how training changed the similarities between unlabelled images and texts.
 
-    ``KL(softmax(b w u^T) || softmax(a v t^T))``, the mean of both directions, with
-    ``a = exp(log_scale)``, where v are ``images``, t ``texts``, w (``earlier_images``) and u
-    (``earlier_texts``) their unit vectors before training, and b (``scale``) the scale before.
+    ``KL(softmax(b w u^T) || softmax(a v t^T))``, the mean of both directions. Here v and t are the
+    unit vectors of ``images`` and ``texts``, and ``a = exp(log_scale)``; w (``earlier_images``), u
+    (``earlier_texts``) and b (``scale``) are the vectors and the scale before training.
     """
     v, t = F.normalize(images.float(), dim=-1), F.normalize(texts.float(), dim=-1)
     logits = log_scale.float().exp().clamp(max=100.0) * (v @ t.T)
@@ -103,21 +104,23 @@ def _divergence(
 class PairTrainingConfig:
     """Settings of training on pairs; the recipe ``small`` changes some of them.
 
-    steps: number of batches, over which the rates fall to zero on a cosine.
+    steps: number of batches; the rates fall to zero along a cosine.
     batch_items, video_share: images and videos per batch, and the fraction of videos among them.
     frames_per_video: random frames per video; their mean is the vector of the video.
     lr_towers, lr_heads: peak rates of the towers, and of projections and temperature.
-    soft_targets: weight of targets for texts of similar meaning, by the text tower before training.
-    machine_share: probability of a captioner's text if there is also one by people.
-    layer_decay: factor of the rate of a block per block above it; embeddings have the lowest rate.
+    soft_targets: weight of soft targets: similarities of the texts by the text tower before
+        training.
+    machine_share: probability of a captioner's text if an item also has texts by people.
+    layer_decay: the rate of a block is multiplied by it once per block above; embeddings have the
+        lowest rate.
     word_dropout: fraction of tokens masked.
     text_dropout: dropout of each branch of the text tower.
     drop_path: fraction of images that skip a branch of the visual tower.
     patch_dropout: fraction of patches left out.
     average: decay of the moving average of the weights, which is evaluated and saved.
     crop: smallest fraction of the area of an image in a random crop.
-    unlabelled_items: unlabelled images per batch; their similarities to the texts of the batch
-        should stay as before training (:func:`agreement_loss`).
+    unlabelled_items: unlabelled images per batch; :func:`agreement_loss` keeps their similarities
+        to the texts of the batch as they were before training.
     compile_blocks: compile the visual blocks (GPU; takes about half a minute).
     """
 
@@ -169,8 +172,8 @@ TEXT_BATCH = 8192
 
 
 @dataclass(frozen=True)
-class Unlabelled:
-    """Images without texts, and the unit vectors of these and of all texts before training."""
+class UnlabelledData:
+    """Images without texts, with the unit vectors of images and texts before training."""
 
     frames: UInt8[Tensor, "images 3 height width"]
     image_vectors: Float[Tensor, "images dim"]
@@ -184,7 +187,7 @@ class Unlabelled:
         encoder: CompactEncoder,
         frames: UInt8[Tensor, "images 3 height width"],
         ids: Int[Tensor, "texts tokens"],
-    ) -> Unlabelled:
+    ) -> UnlabelledData:
         """Encode images and texts with ``encoder`` before it is trained."""
         vision, size = encoder.vision, encoder.config.vision.image_size
         device = frames.device
@@ -211,14 +214,14 @@ BEST = "best.pt"
 
 @dataclass
 class PairTrainer:
-    """Trainer of ``encoder``, in place; ``averaged_encoder`` has the moving average of its weights.
+    """Trainer that changes ``encoder``; ``averaged_encoder`` has the average of its weights.
 
     unlabelled_frames: images without texts, for ``config.unlabelled_items``.
     """
 
     encoder: CompactEncoder
-    train: PairBank
-    validation: Mapping[str, PairBank]
+    train: PairData
+    validation: Mapping[str, PairData]
     config: PairTrainingConfig
     output: Path
     report: Callable[[str], None] = logger.info
@@ -243,10 +246,12 @@ class PairTrainer:
         self._videos = is_video.nonzero()[:, 0]
         self._images = (~is_video).nonzero()[:, 0]
         self.meanings = self._encode_meanings() if self.config.soft_targets > 0 else None
-        self.unlabelled: Unlabelled | None = None
+        self.unlabelled_data: UnlabelledData | None = None
         frames = self.unlabelled_frames
         if frames is not None and self.config.unlabelled_items:
-            self.unlabelled = Unlabelled.encode(self.averaged_encoder, frames, self.train.ids)
+            self.unlabelled_data = UnlabelledData.encode(
+                self.averaged_encoder, frames, self.train.ids
+            )
         self._optimizer = self._make_optimizer()
         self.output.mkdir(parents=True, exist_ok=True)
 
@@ -273,17 +278,17 @@ class PairTrainer:
         image_rows = self.train.draw_frames(images, 1, self.generator)
         rows = torch.cat([video_rows.flatten(), image_rows.flatten()])
         items = torch.cat([videos, images])
-        text_rows = self.train.draw_sentences(items, config.machine_share, self.generator)
+        text_rows = self.train.draw_texts(items, config.machine_share, self.generator)
         size = self.encoder.config.vision.image_size
         inputs = self.train.frames[rows]
-        if self.unlabelled is not None:
+        if self.unlabelled_data is not None:
             unlabelled_rows = torch.randint(
-                len(self.unlabelled.frames),
+                len(self.unlabelled_data.frames),
                 (config.unlabelled_items,),
                 generator=self.generator,
                 device=self.device,
             )
-            inputs = torch.cat([inputs, self.unlabelled.frames[unlabelled_rows]])
+            inputs = torch.cat([inputs, self.unlabelled_data.frames[unlabelled_rows]])
         pixels = random_views(inputs, size, config.crop, self.generator)
         tokens = self._mask_tokens(self.train.tokens(text_rows))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
@@ -297,18 +302,18 @@ class PairTrainer:
             item_vectors,
             texts,
             self.encoder.logit_scale,
-            is_same=same_words(self.train.ids[text_rows]),
+            is_same=equal_texts(self.train.ids[text_rows]),
             meanings=None if self.meanings is None else self.meanings[text_rows],
             soft_weight=config.soft_targets,
         )
-        if self.unlabelled is not None:
+        if self.unlabelled_data is not None:
             loss = loss + agreement_loss(
                 unlabelled_images,
                 texts,
                 self.encoder.logit_scale,
-                earlier_images=self.unlabelled.image_vectors[unlabelled_rows],
-                earlier_texts=self.unlabelled.text_vectors[text_rows],
-                scale=self.unlabelled.scale,
+                earlier_images=self.unlabelled_data.image_vectors[unlabelled_rows],
+                earlier_texts=self.unlabelled_data.text_vectors[text_rows],
+                scale=self.unlabelled_data.scale,
             )
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -330,7 +335,7 @@ class PairTrainer:
         )  # type: ignore[return-value]
 
     def _mask_tokens(self, tokens: Tokens) -> Tokens:
-        """Mask a fraction of the tokens, except for the first and the last."""
+        """Mask a random fraction of the tokens between the first and the last."""
         if not self.config.word_dropout:
             return tokens
         draws = torch.rand(tokens.ids.shape, generator=self.generator, device=self.device)
@@ -361,7 +366,7 @@ class PairTrainer:
         )
 
     def _peak_rate(self, name: str) -> float:
-        """Return the peak rate of a parameter, lower for lower blocks by ``layer_decay``."""
+        """Return the peak rate of a parameter; ``layer_decay`` lowers that of lower blocks."""
         if ("projection" in name and "patch" not in name) or name == "logit_scale":
             return self.config.lr_heads
         tower = self.encoder.vision if name.startswith("vision") else self.encoder.text
@@ -369,13 +374,13 @@ class PairTrainer:
         if names[1] == "blocks":
             num_above = len(tower.blocks) - 1 - int(names[2])
         else:
-            # The visual norm is the last layer, that of the text tower the first.
+            # The norm of the visual tower is its last layer, that of the text tower its first.
             num_above = 0 if name.startswith("vision.norm") else len(tower.blocks)
         return self.config.lr_towers * self.config.layer_decay**num_above
 
     @torch.no_grad()
     def _average(self) -> None:
-        # A smaller decay at first, so that the average forgets the initial weights.
+        # The decay is smaller at first, so that the average forgets the initial weights.
         decay = min(self.config.average, (1 + self.step) / (10 + self.step))
         weights: list[Tensor] = list(self.encoder.parameters())
         averages: list[Tensor] = list(self.averaged_encoder.parameters())
@@ -423,8 +428,8 @@ class PairTrainer:
         return total
 
 
-def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
-    """Return which texts of a batch are equal."""
+def equal_texts(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
+    """Return the mask of pairs of texts that are equal."""
     text_ids: Tensor = torch.unique(ids, dim=0, return_inverse=True)[1]
     return text_ids[:, None] == text_ids
 
@@ -432,8 +437,8 @@ def same_words(ids: Int[Tensor, "pairs words"]) -> Bool[Tensor, "pairs pairs"]:
 def pool_frames(
     frames: Float[Tensor, "frames dim"], num_videos: int, frames_per_video: int
 ) -> Float[Tensor, "items dim"]:
-    """Pool frames of videos to unit vectors; the rest of ``frames`` are images, normalised."""
+    """Return the unit vectors of videos, whose frames come first, and of images."""
     frames = F.normalize(frames, dim=-1)
-    split = num_videos * frames_per_video
-    videos = frames[:split].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
-    return torch.cat([F.normalize(videos, dim=-1), frames[split:]])
+    count = num_videos * frames_per_video
+    videos = frames[:count].unflatten(0, (num_videos, frames_per_video)).mean(dim=1)
+    return torch.cat([F.normalize(videos, dim=-1), frames[count:]])

@@ -18,7 +18,7 @@ from eaglenet.core.types import Clips, PairBatch
 Frames = UInt8[Tensor, "frames 3 height width"]
 Matrix = tuple[tuple[float, float], tuple[float, float]]
 Operation = Callable[[Tensor, float, float], Tensor]
-"""Changes the frames of one video, with a strength from 0 to 1 and a direction of -1 or 1."""
+"""Changes the frames of one video with a strength from 0 to 1 and a direction of -1 or 1."""
 
 NUM_CHANGES, PROBABILITY = 4, 0.5
 STRENGTH, DEVIATION = 0.7, 0.05
@@ -31,10 +31,10 @@ GREY = (19595, 38470, 7471)
 def rand_augment(
     frames: UInt8[Tensor, "videos frames 3 height width"],
 ) -> UInt8[Tensor, "videos frames 3 height width"]:
-    """Apply RandAugment as in TempMe: four random operations per video, the same in all frames.
+    """Apply RandAugment as in TempMe: up to four random operations per video, equal in all frames.
 
-    Paper: it is not known whether the authors augment whole frames or their centre square; here it
-    is the centre square.
+    Paper: it is not known whether the authors augment whole frames or their centre squares; here it
+    is the centre squares.
     """
     return torch.stack([_augment_video(video) for video in frames])
 
@@ -76,7 +76,7 @@ def equalize(frames: Frames, strength: float, direction: float) -> Frames:
 
 
 def solarize_add(frames: Frames, strength: float, direction: float) -> Frames:
-    """Raise the values of the dark half."""
+    """Brighten pixels whose values are below the middle of the range."""
     result = (frames.int() + int(strength * MAX_ADDED)).clamp(max=255).to(torch.uint8)
     return torch.where(frames < FILL, result, frames)
 
@@ -108,7 +108,7 @@ def _blend(
     strength: float,
     direction: float,
 ) -> Frames:
-    """Move the frames towards a plain image, or away from it."""
+    """Move the frames towards a plain image (direction -1) or away from it (1)."""
     factor = 1 + direction * MAX_FACTOR * strength
     return (plain + factor * (frames.float() - plain)).clamp(0, 255).to(torch.uint8)
 
@@ -178,7 +178,7 @@ CROP_ASPECT = (3 / 4, 4 / 3)
 
 
 def augment(batch: PairBatch, augmentation: Augmentation, num_frames: int | None) -> PairBatch:
-    """Choose ``num_frames`` frames per video and augment them.
+    """Choose ``num_frames`` frames per video if more were decoded, and augment them.
 
     Uses the default random generator, which each step seeds.
     """
@@ -222,8 +222,8 @@ def crop_and_flip(
 ) -> UInt8[Tensor, "videos frames 3 height width"]:
     """Crop a random 50% to 100% of the area and mirror half of the videos, as in X-Pool.
 
-    All frames of a video are changed alike. Paper: X-Pool crops from whole frames; here it is from
-    the centre square.
+    All frames of a video change in the same way. Paper: X-Pool crops whole frames; here it is their
+    centre squares.
     """
     num_videos, num_frames, channels, height, width = frames.shape
     area = torch.empty(num_videos).uniform_(*CROP_AREA)

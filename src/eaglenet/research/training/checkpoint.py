@@ -24,7 +24,7 @@ PROJECT = "eaglenet"
 
 
 class Board(Protocol):
-    """A board that shows numbers by step."""
+    """Interface of a board, which shows numbers by step."""
 
     def add(self, values: Mapping[str, float], step: int) -> None: ...
 
@@ -37,7 +37,7 @@ class TensorBoard:
     def __init__(self, folder: Path, step: int, experiment: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # Hide events after the last checkpoint of an interrupted run.
+        # Hides the events after the last checkpoint of an interrupted run.
         self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"), purge_step=step + 1)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
@@ -79,7 +79,7 @@ BOARDS: Mapping[str, tuple[str, Callable[[Path, int, Mapping[str, Any]], Board]]
     "wandb": ("wandb", partial(HostedBoard, "wandb")),
     "trackio": ("trackio", partial(HostedBoard, "trackio")),
 }
-"""Module that must be installed, and function that opens the board, by name."""
+"""For each board, the module that must be installed and the function that opens the board."""
 
 
 def parse_boards(names: str) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def open_boards(
 
 
 def numbers(event: LogEvent) -> dict[str, float]:
-    """Return all numbers of an event, also nested ones, as ``event/name``."""
+    """Return the floats of an event, including nested ones, by names such as ``event/name``."""
     return dict(_numbers(event.values, event.event))
 
 
@@ -192,8 +192,8 @@ def latest_checkpoint(folder: Path) -> dict[str, Any] | None:
 class Position:
     """Progress of a run, saved in its checkpoints.
 
-    evaluated: last step that ended an epoch.
-    pairs: pairs of a text and a video trained on.
+    evaluated: step at the end of the last complete epoch.
+    pairs: number of pairs of a text and a video trained on.
     seconds: time including evaluations, over all attempts of an interrupted run.
     step_seconds: time of steps only, including waiting for data.
     epoch_seconds: mean time per epoch; None before the end of the first.
@@ -234,7 +234,7 @@ class Logbook:
 
 
 def cut_log(folder: Path, step: int, evaluated: int) -> None:
-    """Remove events after a checkpoint from the log, and an incomplete last line.
+    """Remove the events after a checkpoint from the log, and a last line that is incomplete.
 
     step, evaluated: see :class:`Position` of the checkpoint.
     """

@@ -39,7 +39,7 @@ MINIMUM: Mapping[int, Sequence[str]] = {
 
 
 def check_minimum(settings: Any, names: Mapping[int, Sequence[str]], prefix: str = "") -> None:
-    """Raise for fields that are not finite, or below their minimum in ``names``."""
+    """Raise if a field is not finite or below its minimum; ``names`` has fields by minimum."""
     for minimum, fields in names.items():
         for name in fields:
             value = getattr(settings, name)
@@ -51,20 +51,21 @@ def check_minimum(settings: Any, names: Mapping[int, Sequence[str]], prefix: str
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Training settings. Recipes list where they differ from these defaults.
+    """Training settings; ``eaglenet recipes`` shows how a recipe differs from these defaults.
 
     epochs: passes over all captions (``captions="all"``), or over all videos with one random
         caption each (``captions="one"``).
     epoch_pairs: pairs per epoch, in as many passes as needed; 0 for one pass.
-    coarse_epochs: number of earlier epochs that train only the towers, with the softmax loss of
-        coarse vectors (`training.step.coarse_losses`); for towers that do not start from CLIP.
+    coarse_epochs: number of additional epochs, before the others, that train only the towers with
+        the softmax loss of coarse vectors (`training.step.coarse_losses`); for towers that do not
+        start from CLIP.
     coarse_batch_size: pairs per batch in those epochs, which need less memory; 0 for
         ``batch_size``.
     batch_size: pairs in one contrastive batch, over all processes and chunks.
     lr_encoder, lr_head: peak learning rates of the encoder (towers, or adapters of stored features)
         and of all other parameters. Use 1e-6 for CLIP in fp32: the 1e-7 of the released code is for
         fp16 weights and does not change fp32 weights.
-    decay: parameters that ``weight_decay`` applies to, see `training.optimizer.decays`.
+    decay: parameters to which ``weight_decay`` applies, see `training.optimizer.is_decayed`.
     second_beta: beta of the optimizer's second moment.
     warmup: fraction of all steps.
     rate_decay: factor of the rate after each epoch, with ``schedule="epochs"``.
@@ -82,17 +83,17 @@ class TrainingConfig:
         (`training.augmentation`).
     checkpointed_blocks: with ``checkpointing``, only this many first visual blocks; 0 for all.
     compile: compile the method on a GPU.
-    freeze: ``embeddings`` freezes embeddings, as "freeze 0" of common code; ``towers`` freezes both
-        towers.
+    freeze: ``embeddings`` freezes the embeddings of the towers, as "freeze 0" of common code does;
+        ``towers`` freezes both towers.
     lora_rank: train low-rank changes of the towers' matrices of this rank instead of the towers, at
         ``lr_head``; 0 for none. They are merged into the exported model.
-    lora_targets: matrices to change: those of ``attention``, or ``all`` linear layers.
+    lora_targets: matrices to change: those of ``attention``, or of ``all`` linear layers.
     shard: distribute weights, gradients and optimizer state of the towers' blocks over processes
         (FSDP2), for towers that do not fit one GPU; needs ``optimizer="adamw"``.
     neighbours: keep videos 2k and 2k + 1 in one batch (``captions="one"``), as hard negatives: in
         the demo world they differ only in the order of events.
     deterministic: use deterministic kernels on a GPU, so that a resumed run equals an uninterrupted
-        one; slower. A CPU always does.
+        one. They are slower. A CPU always uses them.
     select: split that chooses the epoch; ``test``, as in many published results, is reported.
     patience: stop after this many evaluations without improvement; 0 never stops.
     checkpoint_every: steps between checkpoints within an epoch; 0 for none. Evaluations are

@@ -176,7 +176,7 @@ def _tower_blocks(encoder: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def whole_weights(module: nn.Module) -> Iterator[None]:
-    """Gather sharded blocks within a ``with`` block, in which ranks may make different calls.
+    """Gather the sharded blocks within the ``with`` block, where ranks may make different calls.
 
     All ranks must enter it.
     """
@@ -221,7 +221,7 @@ def load_whole_state(
 
 
 def _like(value: Any, target: Tensor | None) -> Any:
-    """Shard a tensor like ``target``, if that is sharded and has the same shape."""
+    """Shard a tensor like ``target`` if ``target`` is sharded and has the same shape."""
     if not isinstance(target, DTensor) or not isinstance(value, Tensor):
         return value
     if value.shape != target.shape:
@@ -233,11 +233,11 @@ def _like(value: Any, target: Tensor | None) -> Any:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: World) -> Tensor:
-    """Scale all gradients to a joint norm of at most ``max_norm``; return the norm before."""
+    """Scale all gradients to a joint norm of at most ``max_norm``; return the original norm."""
     weights = [weight for weight in parameters if weight.grad is not None]
     if not any(map(is_sharded, weights)):
         return torch.nn.utils.clip_grad_norm_(weights, max_norm)
-    # By whether a weight is sharded: this rank then has only a part of the sum.
+    # Keyed by whether the weight is sharded: for sharded weights, this rank has a part of the sum.
     squares = {True: torch.zeros((), device=world.device), False: torch.zeros(())}
     for weight in weights:
         grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
@@ -249,7 +249,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, world: W
     factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for weight in weights:
         assert weight.grad is not None
-        # By a Python number: a plain tensor cannot scale a sharded one.
+        # As a Python number, because a plain tensor cannot scale a sharded one.
         weight.grad.mul_(float(factor))
     return norm
 
@@ -275,7 +275,7 @@ def sum_over_ranks(value: Tensor, world: World) -> Tensor:
 
 
 def barrier(world: World, purpose: str) -> None:
-    """Wait for all ranks; ``purpose`` is for the message of a timeout."""
+    """Wait for all ranks; ``purpose`` is named in the error of a timeout."""
     if world.size > 1:
         _call(purpose, world, dist.barrier)
 
@@ -301,7 +301,7 @@ def _average_bucket(bucket: list[Tensor], world: World) -> None:
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather; its backward returns the rows of this rank, summed over all ranks or not."""
+    """All-gather; its backward pass returns this rank's rows, summed over ranks for ``sum``."""
 
     @staticmethod
     def forward(context: Any, value: Tensor, world: World, kind: GatherGradients) -> Tensor:

@@ -45,14 +45,14 @@ def prefetch(items: Iterable[Item], depth: int = 2) -> Iterator[Item]:
 class PairSampler:
     """Sampler of batches of text indices.
 
-    The order of an epoch depends only on the seed and the epoch, so a resumed run can start
-    anywhere. With several processes, every rank draws the same batch and takes its slice of it.
+    The order of an epoch depends only on the seed and the epoch, so that a resumed run can start at
+    any batch. With several processes, every rank draws the same batch and takes its slice of it.
 
     Args:
         video_of_text: index of the video of each text.
         batch_size: pairs of the whole batch, over all ranks.
-        one_caption: an epoch has each video once, with a random caption; otherwise each caption
-            once, and a batch may have two captions of a video.
+        one_caption: an epoch has each video once, with a random caption. Otherwise it has each
+            caption once, and a batch may have two captions of a video.
         neighbours: keep videos 2k and 2k + 1 adjacent, for data whose hard negatives are
             neighbours. Needs ``one_caption``.
         epoch_pairs: pairs per epoch, in several passes over the data or part of one; 0 for one
@@ -99,7 +99,7 @@ class PairSampler:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs per epoch, including those of an incomplete last batch, which is dropped."""
+        """Pairs per epoch, including those of the incomplete last batch, which is dropped."""
         return self.epoch_pairs or self._pairs_per_pass
 
     @property
@@ -128,7 +128,7 @@ class PairSampler:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that the order of an epoch depends on."""
+        """Return all values on which the order of an epoch depends."""
         content = self.video_of_text.to(torch.int64).numpy().tobytes()
         length = {"epoch_pairs": self.epoch_pairs} if self.epoch_pairs else {}
         return {
@@ -149,15 +149,15 @@ class PairSampler:
         order = torch.randperm(len(self.video_of_text), generator=generator)
         if self.one_caption:
             videos = self.video_of_text[order]
-            # After a stable sort by video, the first caption of each video is a random one.
+            # Stable, so that the first caption of each video is a random one.
             by_video = torch.argsort(videos, stable=True)
             videos = videos[by_video]
             is_first = torch.ones_like(videos, dtype=torch.bool)
             is_first[1:] = videos[1:] != videos[:-1]
             captions = order[by_video[is_first]]
             if self.neighbours:
-                couples = torch.randperm((len(captions) + 1) // 2, generator=generator)
-                indices = (2 * couples[:, None] + torch.arange(2)).flatten()
+                pairs = torch.randperm((len(captions) + 1) // 2, generator=generator)
+                indices = (2 * pairs[:, None] + torch.arange(2)).flatten()
                 return captions[indices[indices < len(captions)]]
             order = captions[torch.randperm(len(captions), generator=generator)]
         return order
@@ -166,7 +166,7 @@ class PairSampler:
 def pair_samplers(
     config: TrainingConfig, video_of_text: Tensor, world: World
 ) -> tuple[PairSampler, PairSampler]:
-    """Return the samplers of the coarse epochs and of the others; raise if there is no batch."""
+    """Return the samplers of the coarse epochs and of the others; raise if no batch is full."""
 
     def sampler(batch_size: int) -> PairSampler:
         return PairSampler(
@@ -201,7 +201,7 @@ def epoch_batches(
 
 
 def index_chunks(count: int, size: int, world: World | None = None) -> tuple[Tensor, ...]:
-    """Split indices 0 to ``count`` into chunks; each of several ranks gets every size-th index."""
+    """Split ``range(count)`` into chunks; a rank of several gets every ``world.size``-th index."""
     world = world or World()
     return torch.split(torch.arange(count)[world.rank :: world.size], size)
 
@@ -226,8 +226,8 @@ def evaluate_source(
 ) -> EvaluationResult:
     """Evaluate ``method`` on a split, with one or several processes.
 
-    training: training split, for ``options.sinkhorn``. With ``options.scores_file``, the video of
-    each text is written to ``FILE.videos.npy`` beside it.
+    training: training split, needed for ``options.sinkhorn``. With ``options.scores_file``, the
+    video of each text is written beside it, with the extension ``.videos.npy``.
     """
     options = options or EvaluationOptions()
     if world.size > 1 and options.scores_file is not None:
@@ -291,11 +291,11 @@ def fetch_batches(
     title: str,
     progress: Progress | None,
 ) -> Iterator[Any]:
-    """Yield ``fetch(chunk)`` of each chunk of indices, reporting progress after its use."""
+    """Yield ``fetch(chunk)`` for each chunk of indices; report progress after each was used."""
     total = sum(map(len, chunks))
     num_done = 0
     if total:
-        # The first batch may take a minute.
+        # Reported before the first batch, which may take a minute.
         report_progress(progress, title, 0, total)
     for chunk in chunks:
         yield fetch(chunk)

@@ -51,7 +51,7 @@ EMBEDDING_PARTS = (
     "ln_pre",
     "token_embedding",
 )
-"""Parameters that ``freeze 0`` of common code freezes."""
+"""Parts of the names of parameters that ``freeze 0`` of common code freezes."""
 TOWERS = ("encoder.vision.", "encoder.text.")
 
 
@@ -91,7 +91,7 @@ def halve_towers(method: nn.Module) -> None:
             module.half()
 
 
-def decays(
+def is_decayed(
     name: str, parameter: Tensor, optimizer: OptimizerName, decay: Decay = "matrices"
 ) -> bool:
     """Return whether weight decay applies to a parameter.
@@ -116,14 +116,17 @@ def parameter_groups(
     optimizer: OptimizerName = "adamw",
     decay: Decay = "matrices",
 ) -> list[dict[str, Any]]:
-    """Group parameters by encoder or head, and by weight decay; ``peak`` is the peak rate."""
+    """Group parameters by encoder or head and by weight decay.
+
+    The rate of each group follows its ``peak``.
+    """
     rates = {True: lr_encoder, False: lr_head}
     members: dict[tuple[bool, bool, bool], list[Tensor]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
             # A fused step needs groups of only sharded or only plain tensors.
-            is_decayed = decays(name, parameter, optimizer, decay)
-            key = (is_of_encoder(name), is_decayed, is_sharded(parameter))
+            has_decay = is_decayed(name, parameter, optimizer, decay)
+            key = (is_of_encoder(name), has_decay, is_sharded(parameter))
             members.setdefault(key, []).append(parameter)
     if not members:
         raise ConfigError(
@@ -135,18 +138,18 @@ def parameter_groups(
             "params": parameters,
             "lr": rates[encoder],
             "peak": rates[encoder],
-            "weight_decay": weight_decay if is_decayed else 0.0,
-            "name": f"{'encoder' if encoder else 'head'}{'' if is_decayed else ', no decay'}",
+            "weight_decay": weight_decay if has_decay else 0.0,
+            "name": f"{'encoder' if encoder else 'head'}{'' if has_decay else ', no decay'}",
         }
-        for (encoder, is_decayed, _), parameters in sorted(members.items(), reverse=True)
+        for (encoder, has_decay, _), parameters in sorted(members.items(), reverse=True)
     ]
 
 
 def is_of_encoder(name: str) -> bool:
-    """Return whether a parameter has the rate of the encoder.
+    """Return whether a parameter has the learning rate of the encoder.
 
-    The temperature of softmax logits has it, because it is CLIP's; low-rank changes of towers do
-    not, because they start at zero, like a head.
+    The temperature of softmax logits has it, because it is CLIP's. Low-rank changes of the towers
+    do not, because they start at zero, like a head.
     """
     return name == "loss.logit_scale" or (name.startswith("encoder.") and not is_adapter(name))
 
@@ -154,7 +157,7 @@ def is_of_encoder(name: str) -> bool:
 def build_optimizer(
     groups: list[dict[str, Any]], name: OptimizerName, *, beta: float = 0.98
 ) -> torch.optim.Optimizer:
-    """Build the optimizer ``name``; ``beta`` is that of the second moment."""
+    """Build the optimizer ``name``; ``beta`` is the decay of its second moment."""
     if name == "bert_adam":
         return BertAdam(groups, betas=(0.9, beta))
     if name == "ranger":

@@ -1,4 +1,4 @@
-"""One training step: encode, gather, losses, backward; without synchronising with the device."""
+"""Training step: encode, gather, losses, backward; it does not synchronise with the device."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def backward_in_chunks(
     encode: Encode,
     compute_losses: ComputeLosses,
 ) -> Losses:
-    """Compute the losses of a batch that does not fit into memory, and accumulate gradients.
+    """Compute the losses of a batch that does not fit into memory, and accumulate its gradients.
 
     Each chunk is encoded twice: without gradients for the losses of the whole batch, then with
     gradients, in the same random state.
@@ -138,9 +138,9 @@ def training_losses(
 ) -> Losses:
     """Compute the losses of the batch of all ranks, and the gradients of the parameters.
 
-    The gradients of several ranks must then be averaged (``distributed.average_gradients``).
+    With several ranks, gradients must then be averaged (``distributed.average_gradients``).
     ``seed`` sets the default generators once for encoding and once for the losses, so that the
-    noise of the losses does not depend on the distribution of the batch over ranks and chunks.
+    noise of the losses does not depend on how the batch is divided into ranks and chunks.
     ``is_coarse`` uses :func:`coarse_losses` instead of the losses of the method.
     """
     step = Step(method, config, world, seed, is_coarse)
@@ -174,7 +174,7 @@ class Step:
     is_coarse: bool
 
     def encode(self, batch: PairBatch) -> Features:
-        """Encode a batch; the features are at least fp32, whatever the precision of the towers."""
+        """Encode a batch; half-precision features are converted to fp32."""
         with autocast(batch.video_ids.device, self.config.precision):
             # Videos first: a GPU computes them while the host starts the small kernels of texts.
             video = self.method.encode_video(batch.videos)
@@ -223,7 +223,7 @@ def _widen(features: Any) -> Any:
 class FiniteWatch:
     """Detector of NaN and infinity in loss terms.
 
-    :meth:`record` is asynchronous; :meth:`check` copies one small tensor to the host, and raises.
+    :meth:`record` is asynchronous; :meth:`check` copies a small tensor to the host, and may raise.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -232,7 +232,7 @@ class FiniteWatch:
         self.first_bad = torch.empty(0, dtype=torch.long, device=device)
 
     def record(self, step: int, values: dict[str, Tensor]) -> None:
-        """Remember, on the device, the first step at which each term is not finite."""
+        """Store, on the device, the first step at which each term is not finite."""
         names = tuple(values)
         if names != self.names:
             self.check()

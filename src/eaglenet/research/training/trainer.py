@@ -68,11 +68,11 @@ from eaglenet.research.training.optimizer import (
 from eaglenet.research.training.step import FiniteWatch, training_losses
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Signals after which a run finishes its step and writes a checkpoint."""
+"""Signals after which a run completes its step and writes a checkpoint."""
 SAME_SIGNAL_SECONDS = 1.0
 """Time within which a repeated signal is ignored; `timeout` and `torchrun` send signals twice."""
 STOP_SECONDS = 2.0
-"""Time that a second Ctrl-C waits for an operation that does not return to the interpreter."""
+"""Time after a second Ctrl-C until the process is ended, if its signal handler does not run."""
 
 
 class StopRequest:
@@ -82,7 +82,7 @@ class StopRequest:
     one instruction that may take a minute. So a thread, which the signal wakes directly, prints a
     message, and ends the process if the handler of a second Ctrl-C cannot run.
 
-    Outside of the main thread, signals cannot be caught and have their default effect.
+    Outside the main thread, signals cannot be caught and have their default effect.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 480.0
 """Longest time between checkpoints, whatever the number of steps."""
 RECENT_SECONDS = 10.0
-"""Age up to which a checkpoint is enough after an epoch without an evaluation: heads on stored
+"""Age of a checkpoint below which an epoch without an evaluation writes none: heads on stored
 features have epochs of half a second and checkpoints of 100 MB."""
 SEED_STRIDE = 1_000_003
 """A prime, so that (seed, step) pairs of usual runs do not collide."""
@@ -295,7 +295,7 @@ class Trainer:
         if is_log_due or self.world.size == 1:
             is_old = time.perf_counter() - self._save_time > CHECKPOINT_SECONDS
             is_checkpoint_due = is_checkpoint_due or self._on_any_rank(is_old)
-        # Several ranks agree only when the log is due, because that waits for the device.
+        # Several ranks agree only when the log is due, because agreement waits for the device.
         is_stopping = (is_log_due or self.world.size == 1) and self._on_any_rank(
             self.stop.signal is not None
         )
@@ -308,7 +308,7 @@ class Trainer:
         return bool(sum_over_ranks(torch.tensor(int(flag)), self.world))
 
     def _stop(self) -> None:
-        # Another rank may have received the signal.
+        # None if another rank received the signal.
         number = self.stop.signal or signal.SIGTERM
         raise StoppedError(
             f"stopped by {number.name} after step {self.position.step} of {self.num_steps}, which "
@@ -329,9 +329,9 @@ class Trainer:
         if not self.pending:
             return
         rows = torch.stack([values for _, values in self.pending]).tolist()
-        elapsed = time.perf_counter() - self._flush_time
-        self.position.step_seconds += elapsed
-        seconds = elapsed / len(rows)
+        duration = time.perf_counter() - self._flush_time
+        self.position.step_seconds += duration
+        seconds = duration / len(rows)
         rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
         for (step, _), row in zip(self.pending, rows, strict=True):
             values = dict(zip(self.names, row, strict=True))

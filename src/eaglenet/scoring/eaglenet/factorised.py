@@ -75,11 +75,11 @@ def _prepare_layer(
         "message": message.masked_fill(~mask[..., None], 0.0),
         "source": nodes @ layer.text_frame.source,
     }
-    if layer.frames_needed:
+    if layer.needs_frames:
         prepared_videos["target"] = nodes @ layer.text_frame.target
         base, normaliser = _frame_messages(graph, layer, nodes, mask)
         prepared_videos["base"] = base
-        if graph.joint:
+        if graph.is_joint:
             prepared_videos["normaliser"] = normaliser
     return prepared_videos
 
@@ -89,7 +89,7 @@ def _frame_messages(
 ) -> tuple[Tensor, Tensor]:
     """Return the messages among frames with the residual, and the log-normaliser of the softmax.
 
-    Works on ``[..., frames, dim]``; ``mask`` is ``[..., frames]``.
+    ``nodes`` is ``[..., frames, dim]``, ``mask`` is ``[..., frames]``.
     """
     width = layer.text_frame.weight.shape[1]
     base = nodes.new_zeros(*nodes.shape[:-1], width)
@@ -123,20 +123,20 @@ def _tile(values: Tensor, width: int) -> Tensor:
 
 
 Project = Callable[[Tensor, Tensor], Tensor | None]
-"""Projects candidates for the first layer from text vectors and radii; None: not possible."""
+"""Projection of candidates for the first layer from text vectors and radii; None if impossible."""
 
 
 def score_tile(
     plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos, project: Project | None = None
 ) -> Tensor:
     """Return the scores ``[texts, videos]`` of one tile; inside, pairs are ``[videos, texts]``."""
-    spread = radius(plan, sentence, prepared_videos)
-    projections = project(sentence, spread) if project is not None and plan.graph.layers else None
-    weights = graph_weights(plan, sentence, spread, prepared_videos, projections)
-    return pooled_scores(plan, sentence, spread, weights, prepared_videos).T
+    radii = compute_radii(plan, sentence, prepared_videos)
+    projections = project(sentence, radii) if project is not None and plan.graph.layers else None
+    weights = graph_weights(plan, sentence, radii, prepared_videos, projections)
+    return pooled_scores(plan, sentence, radii, weights, prepared_videos).T
 
 
-def radius(plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
+def compute_radii(plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
     """Return ``r = exp(s W + b)`` ``[videos, texts, dim]``; ``s`` are the cosines with frames."""
     unit = F.normalize(sentence, dim=-1, eps=MIN_NORM)
     cosine = unit @ prepared_videos["unit"].transpose(1, 2)
@@ -148,7 +148,7 @@ def radius(plan: Plan, sentence: Tensor, prepared_videos: PreparedVideos) -> Ten
 def graph_weights(
     plan: Plan,
     sentence: Tensor,
-    spread: Tensor,
+    radii: Tensor,
     prepared_videos: PreparedVideos,
     projections: Tensor | None = None,
 ) -> Tensor:
@@ -158,7 +158,7 @@ def graph_weights(
     """
     graph, mask = plan.graph, prepared_videos["mask"]
     if projections is None:
-        text = candidates(plan, sentence, spread)
+        text = candidates(plan, sentence, radii)
         if not graph.layers:
             terms = (text @ graph.text_vectors).float()
             return _edge_weights(graph, terms, prepared_videos.get("term"), mask)
@@ -181,10 +181,10 @@ def graph_weights(
     return _edge_weights(graph, terms, frame_terms, mask)
 
 
-def candidates(plan: Plan, sentence: Tensor, spread: Tensor) -> Tensor:
-    """Return ``t + r * eps_i`` ``[videos, texts, 1 + candidates, dim]``, the text itself first."""
+def candidates(plan: Plan, sentence: Tensor, radii: Tensor) -> Tensor:
+    """Return the text itself and ``t + r * eps_i``: ``[videos, texts, 1 + candidates, dim]``."""
     centre, width, noise = (
-        value.to(plan.graph.text_vectors.dtype) for value in (sentence, spread, plan.noise)
+        value.to(plan.graph.text_vectors.dtype) for value in (sentence, radii, plan.noise)
     )
     return torch.addcmul(centre[:, None], width[:, :, None], noise)
 
@@ -197,7 +197,10 @@ def project_texts(layer: LayerPlan, text: Tensor) -> Tensor:
 def _edge_weights(
     graph: GraphPlan, terms: Tensor, frame_terms: Tensor | None, mask: Tensor
 ) -> Tensor:
-    """Apply the collapsed last layer to terms ``[v, t, n, heads]`` and ``[v, (t,) f, heads]``."""
+    """Return the weights of text nodes by the collapsed last layer.
+
+    Terms of texts are ``[v, t, n, heads]``, those of frames ``[v, (t,) f, heads]``.
+    """
     if frame_terms is None:
         return terms.mean(dim=-1).softmax(dim=-1)
     edges = _edges(graph, _heads_first(terms), _with_texts(_heads_first(frame_terms)))
@@ -211,8 +214,9 @@ def _heads(
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield new texts ``[v, t, n, k]`` and frames ``[v, t, f, k]`` of a layer, head by head.
 
-    text: result of :func:`project_texts`, ``[v, t, n, .]``. side: frames ``[v, (t,) f, .]``.
-    Matrices are read in place, so that nothing is copied or transposed.
+    text: result of :func:`project_texts`, ``[v, t, n, .]``. side: result of ``_prepare_layer`` for
+    the frames, ``[v, (t,) f, .]``. Matrices are read in place, so that nothing is copied or
+    transposed.
     """
     videos, texts, nodes, _ = text.shape
     projections, frame_values, residual, attention = layer.split_product(text.flatten(0, 1))
@@ -223,13 +227,13 @@ def _heads(
     within = _edges(graph, target, source)
     across = _edges(graph, cross_target, _with_texts(_heads_first(side["source"])))
     across = across.masked_fill_(~mask[:, None, None], -1.0e30)
-    if graph.joint:
+    if graph.is_joint:
         both = torch.cat([within, across], dim=-1).softmax(dim=-1)
         within, across = both[..., :nodes], both[..., nodes:]
     else:
         within, across = within.softmax(dim=-1), across.softmax(dim=-1)
     back, base_weight = None, None
-    if layer.frames_needed:
+    if layer.needs_frames:
         back, base_weight = _frame_attention(graph, cross_source, side)
 
     width = layer.text_frame.weight.shape[1] // graph.num_heads
@@ -267,9 +271,12 @@ def _heads(
 def _frame_attention(
     graph: GraphPlan, cross_source: Tensor, side: PreparedVideos
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the weights of texts for frames ``[h, v, t, f, n]``; if joint, also of all frames."""
+    """Return the weights of texts for frames ``[h, v, t, f, n]``.
+
+    With a joint softmax, also returns the weight ``[h, v, t, f, 1]`` of the messages among frames.
+    """
     back = _edges(graph, _with_texts(_heads_first(side["target"])), cross_source)
-    if not graph.joint:
+    if not graph.is_joint:
         return back.softmax(dim=-1), None
     normaliser = _with_texts(_heads_first(side["normaliser"])).expand(back.shape[:-1])
     both = torch.cat([back, normaliser[..., None]], dim=-1).softmax(dim=-1)
@@ -287,18 +294,18 @@ def _heads_first(terms: Tensor) -> Tensor:
 
 
 def _with_texts(value: Tensor, axis: int = 2) -> Tensor:
-    """Add an axis of texts to values without one; return 4 axes."""
+    """Return values with 4 axes: those without an axis of texts get one."""
     return value if value.dim() == 4 else value.unsqueeze(axis)
 
 
 def pooled_scores(
-    plan: Plan, sentence: Tensor, spread: Tensor, weights: Tensor, prepared_videos: PreparedVideos
+    plan: Plan, sentence: Tensor, radii: Tensor, weights: Tensor, prepared_videos: PreparedVideos
 ) -> Tensor:
     """Enrich the text (eq. 10), pool frames with it (X-Pool), and return cosines."""
     pooling = plan.pooling
     width = sentence.shape[-1:]
-    enriched = torch.addcmul(sentence, spread, weights.to(spread.dtype) @ plan.noise)
-    query = F.layer_norm(enriched, width, eps=pooling.epsilon)
+    enriched_text = torch.addcmul(sentence, radii, weights.to(radii.dtype) @ plan.noise)
+    query = F.layer_norm(enriched_text, width, eps=pooling.epsilon)
     logits = torch.baddbmm(
         prepared_videos["key_bias"][:, None], query, prepared_videos["key"].transpose(1, 2)
     )
@@ -311,7 +318,7 @@ def pooled_scores(
     pooled_video = F.layer_norm(
         output, width, pooling.final_weight, pooling.final_bias, pooling.epsilon
     )
-    return F.cosine_similarity(enriched.float(), pooled_video.float(), dim=-1)
+    return F.cosine_similarity(enriched_text.float(), pooled_video.float(), dim=-1)
 
 
 # Cheaper projection of candidates: radii of real pairs lie in a small subspace.
@@ -328,8 +335,8 @@ def pooled_scores(
 # too many, the full product is computed.
 
 TOLERANCE = 1e-3
-"""Largest relative error of a radius. It affects only the weights of candidates; scores of the demo
-model differ by 2e-7, which is float32 rounding."""
+"""Largest relative error of a radius. It affects only the weights of candidates: scores of the demo
+model differ by 2e-7, which is the rounding error of float32."""
 MAX_VECTORS = 256
 """Above this number, or half the dimensions, a subspace saves little time."""
 
@@ -357,21 +364,21 @@ class RadiusSubspace:
         """Number of vectors; None if the radii need too many."""
         return None if self._basis is None else len(self._basis.vectors)
 
-    def project(self, sentence: Tensor, spread: Tensor) -> Tensor | None:
+    def project(self, sentence: Tensor, radii: Tensor) -> Tensor | None:
         """Return the projected candidates ``[videos, texts, nodes, width]``.
 
-        sentence: ``[texts, dim]``. spread: radii ``[videos, texts, dim]``. None if the radii fit no
-        small subspace.
+        sentence: ``[texts, dim]``. radii: ``[videos, texts, dim]``. Returns None if the radii fit
+        no small subspace.
         """
-        radii = spread.flatten(0, 1)
+        rows = radii.flatten(0, 1)
         basis = self._basis
-        if basis is None or not self._fits(basis, radii):
-            basis = self._extend(radii)
+        if basis is None or not self._fits(basis, rows):
+            basis = self._extend(rows)
         if basis is None:
             return None
         nodes = len(self.noise)
-        projections = (radii @ basis.vectors.T) @ basis.products
-        projections = projections.view(*spread.shape[:2], nodes, -1)
+        projections = (rows @ basis.vectors.T) @ basis.products
+        projections = projections.view(*radii.shape[:2], nodes, -1)
         return projections.add_((sentence @ self.matrix)[None, :, None])
 
     def _fits(self, basis: _Basis, radii: Tensor) -> bool:

@@ -4,7 +4,7 @@ Candidates t + r * noise_i are never built: (t + r * noise_i) W = t W + r (diag(
 product of the radius with matrices that depend on the model only. A pair is scored in four steps
 around matrix products of the vendor's library:
 
-1. ``spread``: the difference of the radius from a centre.
+1. ``radius_offsets``: the difference of the radius from a centre.
 2. ``graph_weights``: edges, attention, messages and the collapsed last layer; only one weight per
    text node is written to memory.
 3. ``enrich``: the enriched text and its normalised form, which is the query of the pooling; then
@@ -113,7 +113,7 @@ def _terms(candidate_terms, base, row, column, is_candidate, WIDTH: tl.constexpr
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
-def spread(
+def radius_offsets(
     cosines, weight, bias, centre, offsets, offset_squares, radius_squares,
     num_pairs,
     DIM: tl.constexpr, WIDE: tl.constexpr, FRAMES: tl.constexpr, PAIRS: tl.constexpr,
@@ -557,7 +557,7 @@ def edge_means(
 
 @triton.jit(do_not_specialize=["num_texts", "num_pairs"])
 def enrich(
-    text, offsets, centre, noise, weights, enriched, query,
+    text, offsets, centre, noise, weights, enriched_texts, query,
     num_texts, num_pairs, epsilon,
     DIM: tl.constexpr, WIDE: tl.constexpr, NODES: tl.constexpr, ROWS: tl.constexpr,
     PAIRS: tl.constexpr, OPERAND: tl.constexpr,
@@ -588,15 +588,15 @@ def enrich(
     radius += tl.load(centre + columns, mask=columns < DIM, other=0.0)[None, :]
     text_value = tl.load(text + text_positions, mask=inside, other=0.0).to(tl.float32)
     value = tl.where(inside, text_value + radius * shift, 0.0)
-    tl.store(enriched + positions, value, mask=inside)
-    centred = tl.where(inside, value - (tl.sum(value, axis=1) / DIM)[:, None], 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, axis=1) / DIM + epsilon)
-    tl.store(query + positions, centred * scale[:, None], mask=inside)
+    tl.store(enriched_texts + positions, value, mask=inside)
+    deviation = tl.where(inside, value - (tl.sum(value, axis=1) / DIM)[:, None], 0.0)
+    scale = tl.rsqrt(tl.sum(deviation * deviation, axis=1) / DIM + epsilon)
+    tl.store(query + positions, deviation * scale[:, None], mask=inside)
 
 
 @triton.jit
 def finish(
-    attention_output, product, bias, scale, offset, enriched, output,
+    attention_output, product, bias, scale, offset, enriched_texts, output,
     epsilon,
     DIM: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -608,11 +608,11 @@ def finish(
     value = tl.load(attention_output + positions, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(product + positions, mask=inside, other=0.0).to(tl.float32)
     value += tl.load(bias + columns, mask=inside, other=0.0)
-    centred = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
-    pooled_video = centred * tl.rsqrt(tl.sum(centred * centred, axis=0) / DIM + epsilon)
+    deviation = tl.where(inside, value - tl.sum(value, axis=0) / DIM, 0.0)
+    pooled_video = deviation * tl.rsqrt(tl.sum(deviation * deviation, axis=0) / DIM + epsilon)
     pooled_video = pooled_video * tl.load(scale + columns, mask=inside, other=0.0)
     pooled_video += tl.load(offset + columns, mask=inside, other=0.0)
-    text = tl.load(enriched + positions, mask=inside, other=0.0).to(tl.float32)
+    text = tl.load(enriched_texts + positions, mask=inside, other=0.0).to(tl.float32)
     lengths = tl.sqrt(tl.sum(pooled_video * pooled_video, axis=0)) * tl.sqrt(
         tl.sum(text * text, axis=0)
     )

@@ -21,8 +21,8 @@ NARROW_WIDTH = 128
 """Width below which rounding errors of a cosine do not average out, and float32 is cheap."""
 ENRICH_PAIRS = 16
 """Pairs per program of ``enrich``: the rows of a tile of the matrix unit."""
-SPREAD_PAIRS = 8
-"""Pairs per program of ``spread``; four times as many with more than ``LARGE_TILE`` frames."""
+RADIUS_PAIRS = 8
+"""Pairs per program of ``radius_offsets``; four times as many beyond ``LARGE_TILE`` frames."""
 LANES = 128
 """Rows per program of the kernels that work row by row."""
 SAMPLE_SIZE = 64
@@ -147,7 +147,7 @@ class KernelLauncher:
         self.columns = columns
         self.noise_columns = self._to_factor(self._scale_by_noise(columns))
         weights = [layer.text_text.weight]
-        if graph.frame_vectors is not None and not graph.joint:
+        if graph.frame_vectors is not None and not graph.is_joint:
             weights.append(layer.text_frame.weight)
         if layer.residual is not None:
             weights.append(layer.residual)
@@ -230,7 +230,7 @@ class KernelLauncher:
 
     def prepare(self, prepared_videos: PreparedVideos) -> PreparedVideos:
         """Convert the output of ``factorised.prepare`` to the data types of the kernels."""
-        converted = {
+        tensors = {
             "unit": prepared_videos["unit"].float().contiguous(),
             "mask": prepared_videos["mask"].contiguous(),
             # The kernel multiplies all frames with their attention, which is 0 if masked.
@@ -244,11 +244,11 @@ class KernelLauncher:
             "value": prepared_videos["value"].to(self.outer).contiguous(),
         }
         if "base" in prepared_videos:
-            converted["base"] = prepared_videos["base"].to(self.dtype).contiguous()
-            converted["target"] = prepared_videos["target"].float().contiguous()
+            tensors["base"] = prepared_videos["base"].to(self.dtype).contiguous()
+            tensors["target"] = prepared_videos["target"].float().contiguous()
         if "normaliser" in prepared_videos:
-            converted["normaliser"] = prepared_videos["normaliser"].float().contiguous()
-        return converted
+            tensors["normaliser"] = prepared_videos["normaliser"].float().contiguous()
+        return tensors
 
     def score_tile(self, sentence: Tensor, prepared_videos: PreparedVideos) -> Tensor:
         """Return the scores ``[texts, videos]`` of a tile; pairs inside are ``[videos, texts]``."""
@@ -283,14 +283,14 @@ class KernelLauncher:
 
     def _compute_radii(self, cosine: Tensor, basis: RadiusBasis | None) -> tuple[Tensor, Tensor]:
         """Return radii minus the centre ``[videos, texts, dim]``, and squared lengths of both."""
-        from eaglenet.scoring.eaglenet.kernel import spread
+        from eaglenet.scoring.eaglenet.kernel import radius_offsets
 
         videos, texts, frames = cosine.shape
         dim = self.radius.shape[1]
         offsets = torch.empty(videos, texts, dim, dtype=self.outer, device=cosine.device)
         squares = torch.empty(2, videos * texts, device=cosine.device)
-        pairs = 4 * SPREAD_PAIRS if frames > LARGE_TILE else SPREAD_PAIRS
-        spread[(-(-videos * texts // pairs),)](
+        pairs = 4 * RADIUS_PAIRS if frames > LARGE_TILE else RADIUS_PAIRS
+        radius_offsets[(-(-videos * texts // pairs),)](
             cosine,
             self.radius,
             self.radius_bias,
@@ -308,7 +308,7 @@ class KernelLauncher:
         return offsets, squares
 
     def _coefficients(self, offsets: Tensor, squares: Tensor, basis: RadiusBasis) -> Tensor | None:
-        """Return coefficients ``[pairs, k]`` of centre and vectors; None if a radius has no fit."""
+        """Return coefficients ``[pairs, k]`` of centre and vectors; None if a radius needs more."""
         flat = offsets.flatten(0, 1)
         if self.outer == torch.bfloat16:
             high, low = self._product(flat, basis.vectors, torch.float32).chunk(2, dim=1)
@@ -379,7 +379,7 @@ class KernelLauncher:
             SCORES=self.score_width,
             VECTORS=self.vector_width,
             RESIDUAL_WIDTH=self.residual_width,
-            JOINT=self.plan.graph.joint,
+            JOINT=self.plan.graph.is_joint,
             ACTIVATED=self.plan.graph.frame_vectors is not None,
             PRECISE=self.precise,
             OPERAND=operand_type(),
@@ -391,9 +391,9 @@ class KernelLauncher:
 
     @property
     def takes_stages(self) -> bool:
-        """Return whether pairs are scored by ``attend_in_stages``."""
+        """True if pairs are scored by ``attend_in_stages``."""
         graph = self.plan.graph
-        return graph.frame_vectors is not None and not graph.joint and not self.precise
+        return graph.frame_vectors is not None and not graph.is_joint and not self.precise
 
     def attend_in_stages(
         self,
@@ -405,8 +405,8 @@ class KernelLauncher:
     ) -> Tensor:
         """Return what :meth:`attend` returns, for half precision and separate relations.
 
-        Attention is normalised before the program that passes messages, which then consists of
-        products nearly alone. The part of the text itself is a row of the projections.
+        Attention is normalised before the program that passes messages, which then does little
+        besides products. The part of the text itself is a row of the projections.
         """
         videos, texts, nodes = len(prepared_videos["mask"]), len(text), self.noise.shape[0]
         widths = [2 * self.inner, self.score_width]
@@ -428,17 +428,18 @@ class KernelLauncher:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return factors of text nodes, of frames as targets and of frames as sources.
 
-        The last axis is heads, padded to a power of two. Text nodes: rows and sources of text-text
-        edges, rows of edges from frames, sources of edges to frames; two numbers each.
+        The last axis is heads, padded to a power of two. A text node has two factors as a row of
+        text-text edges, as their source, as a row of edges from frames and as a source of edges to
+        frames: eight in all.
         """
         from eaglenet.scoring.eaglenet.kernel import row_factors, source_factors
 
         videos, texts, nodes, score_width = terms.shape
         mask = prepared_videos["mask"]
         frames, heads, slope = mask.shape[1], self.heads, self.plan.graph.negative_slope
-        padded = self.padded_heads
+        num_terms = self.padded_heads
         target, source = (
-            F.pad(prepared_videos[name], (0, padded - heads)) for name in ("target", "source")
+            F.pad(prepared_videos[name], (0, num_terms - heads)) for name in ("target", "source")
         )
         frame_top = source.masked_fill(~mask[..., None], -1.0e30).amax(dim=1)
         distance = source - frame_top[:, None]
@@ -446,10 +447,10 @@ class KernelLauncher:
         frame_sources.masked_fill_(~mask[..., None], 0.0)
         num_rows = videos * texts * nodes
         # The kernels compute padded heads, too, but do not write them.
-        allocate = terms.new_empty if padded == heads else terms.new_zeros
-        factors = allocate(8, num_rows, padded)
-        frame_factors = allocate(2, videos * texts * frames, padded)
-        tops = allocate(2, videos * texts, padded)
+        allocate = terms.new_empty if num_terms == heads else terms.new_zeros
+        factors = allocate(8, num_rows, num_terms)
+        frame_factors = allocate(2, videos * texts * frames, num_terms)
+        tops = allocate(2, videos * texts, num_terms)
         for index, column in enumerate((heads, 3 * heads)):
             source_factors[(-(-num_rows // LANES),)](
                 terms,
@@ -462,7 +463,7 @@ class KernelLauncher:
                 COLUMN=column,
                 NODES=nodes,
                 HEADS=heads,
-                TERMS=padded,
+                TERMS=num_terms,
                 LANES=LANES,
             )
 
@@ -485,7 +486,7 @@ class KernelLauncher:
                 OF_FRAMES=of_frames,
                 FROM_FRAMES=from_frames,
                 HEADS=heads,
-                TERMS=padded,
+                TERMS=num_terms,
                 LANES=LANES,
             )
 
@@ -550,7 +551,7 @@ class KernelLauncher:
         """Return mean edge weights ``[videos, texts, nodes]``, up to a number per pair."""
         from eaglenet.scoring.eaglenet.kernel import edge_means
 
-        videos, texts, nodes, padded = text_terms.shape
+        videos, texts, nodes, num_terms = text_terms.shape
         output = text_terms.new_empty(videos, texts, nodes)
         edge_means[(-(-output.numel() // LANES),)](
             text_terms,
@@ -563,7 +564,7 @@ class KernelLauncher:
             NODES=nodes,
             FRAMES=frame_terms.shape[2],
             HEADS=self.heads,
-            TERMS=padded,
+            TERMS=num_terms,
             MASKED=self.plan.mask_frames,
             LANES=LANES,
         )
@@ -584,7 +585,7 @@ class KernelLauncher:
         videos, texts, dim = offsets.shape
         wide = _power_of_two(dim)
         nodes = self.noise.shape[0]
-        enriched = torch.empty_like(offsets)
+        enriched_texts = torch.empty_like(offsets)
         query = torch.empty_like(offsets)
         enrich[(-(-videos * texts // ENRICH_PAIRS),)](
             text,
@@ -592,7 +593,7 @@ class KernelLauncher:
             centre,
             self.noise,
             weights,
-            enriched,
+            enriched_texts,
             query,
             texts,
             videos * texts,
@@ -620,7 +621,7 @@ class KernelLauncher:
             pooling.linear_bias,
             pooling.final_weight,
             pooling.final_bias,
-            enriched,
+            enriched_texts,
             output,
             pooling.epsilon,
             DIM=dim,

@@ -46,7 +46,7 @@ class LayerPlan:
     frame_frame: RelationPlan | None
     residual: Tensor | None
     """``[in, head]`` if all heads share it (released), else ``[in, heads * head]``."""
-    frames_needed: bool
+    needs_frames: bool
     """False if no later layer reads the frames of this layer."""
 
     @cached_property
@@ -61,7 +61,7 @@ class LayerPlan:
 
     @property
     def attention_vectors(self) -> Tensor:
-        """Target and source vectors of texts for texts, then for frames: ``[in, 4 * heads]``."""
+        """Target and source vectors of texts, for texts and then for frames: ``[in, 4 heads]``."""
         within, across = self.text_text, self.text_frame
         return torch.cat([within.target, within.source, across.target, across.source], dim=1)
 
@@ -79,7 +79,7 @@ class LayerPlan:
 
     @property
     def _projects_frames_separately(self) -> bool:
-        return self.frames_needed and self.text_frame is not self.text_text
+        return self.needs_frames and self.text_frame is not self.text_text
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class GraphPlan:
     frame_position: Tensor | None
     num_heads: int
     negative_slope: float
-    joint: bool
+    is_joint: bool
     """True for one relation with one softmax over all neighbours (GAT)."""
 
 
@@ -168,10 +168,10 @@ def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
     if not edges.text_is_query:
         text_vector, frame_vector = frame_vector, text_vector
     layers = []
-    joint = False
+    is_joint = False
     for layer in graph.layers:
         if isinstance(layer, PlainAttention):
-            joint = True
+            is_joint = True
             layers.append(_plain_plan(layer))
         elif isinstance(layer, RelationalAttention):
             layers.append(_relational_plan(layer))
@@ -184,14 +184,14 @@ def _graph_plan(graph: TextFrameGraph) -> GraphPlan:
         frame_position=None if graph.position is None else graph.position.detach().float(),
         num_heads=relation.num_heads,
         negative_slope=edges.negative_slope,
-        joint=joint,
+        is_joint=is_joint,
     )
 
 
 def _fold(relation: Relation, vector: Tensor | None) -> Tensor:
     """Return an attention vector folded into its projection: ``[in, heads]``."""
     if vector is None:
-        raise ValueError("this relation was built without the attention vector that scoring needs")
+        raise ValueError("the relation has no attention vector for scoring")
     return relation.collapse(vector).detach().float().T.contiguous()
 
 
@@ -201,7 +201,7 @@ def _relational_plan(layer: RelationalAttention) -> LayerPlan:
         text_frame=_relation_plan(layer.text_frame),
         frame_frame=None if layer.frame_frame is None else _relation_plan(layer.frame_frame),
         residual=_transpose(layer.residual.weight),
-        frames_needed=layer.update_frames,
+        needs_frames=layer.update_frames,
     )
 
 
@@ -213,7 +213,7 @@ def _plain_plan(layer: PlainAttention) -> LayerPlan:
         text_frame=relation,
         frame_frame=relation if among_frames else None,
         residual=None,
-        frames_needed=layer.update_frames,
+        needs_frames=layer.update_frames,
     )
 
 
@@ -232,12 +232,12 @@ def _pooling_plan(pooling: FramePooling) -> PoolingPlan:
     scale, offset = pooling.input_norm.weight.double(), pooling.input_norm.bias.double()
     # Folded in float64, so that the product is as exact as the two products it replaces.
     key = pooling.key.weight.double().T / math.sqrt(len(scale))
-    folded = key @ pooling.query.weight.double()
-    constant = folded @ offset + key @ pooling.query.bias.double()
+    query_key = key @ pooling.query.weight.double()
+    constant = query_key @ offset + key @ pooling.query.bias.double()
     output = pooling.output.weight.double().T
     value = pooling.value.weight.double().T @ output
     value_bias = pooling.value.bias.double() @ output + pooling.output.bias.double()
-    frame = torch.cat([folded * scale, value, constant[:, None]], dim=1)
+    frame = torch.cat([query_key * scale, value, constant[:, None]], dim=1)
     return PoolingPlan(
         norm_weight=vector(pooling.input_norm.weight),
         norm_bias=vector(pooling.input_norm.bias),

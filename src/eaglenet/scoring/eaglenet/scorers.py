@@ -111,10 +111,10 @@ class EagleNetForm:
 
     plan: Plan
 
-    def factorised(self, precision: Precision) -> Scorer:
+    def factorised_scorer(self, precision: Precision) -> Scorer:
         return FactorisedScorer(self.plan, precision)
 
-    def kernel(self, precision: Precision) -> Scorer:
+    def kernel_scorer(self, precision: Precision) -> Scorer:
         return KernelScorer(self.plan, precision)
 
     def why_no_kernel(self, video: VideoFeatures) -> str | None:

@@ -45,7 +45,7 @@ def test_derived_training_data_is_read_and_a_listed_video_without_caption_is_cou
     split = load(files.didemo(tmp_path), "train")
     assert split.texts == ["one two"]
     assert split.left_out[0].video_id == "nocaption@N0_6.mov"
-    assert "(1 texts x 1 of 2 videos)" in split.protocol.name
+    assert "(1 text x 1 of 2 videos)" in split.protocol.name
     assert "left out 1 videos" in caplog.text
 
 

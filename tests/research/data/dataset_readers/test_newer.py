@@ -38,7 +38,7 @@ def load(name: str, root: Path, files: Any, split: str, **options: Any) -> Split
             ["A woman dances. She stops.", "A weight is lifted."],
             "ActivityNet Captions val1 paragraph retrieval (2 texts x 2 videos)",
         ),
-        ("lsmdc", ["A jet, far away, turns."], "LSMDC16 public test (1 texts x 1 videos)"),
+        ("lsmdc", ["A jet, far away, turns."], "LSMDC16 public test (1 text x 1 video)"),
         (
             "youcook2",
             ["pick the ends off the verdalago", "combine juice"],
@@ -47,14 +47,14 @@ def load(name: str, root: Path, files: Any, split: str, **options: Any) -> Split
         (
             "qvhighlights",
             ["A man holds food."],
-            "QVHighlights partially relevant video retrieval (1 texts x 1 videos)",
+            "QVHighlights partially relevant video retrieval (1 text x 1 video)",
         ),
         (
             "charades-sta",
             ["person turn a light on.", "person opens a door."],
-            "Charades-STA partially relevant video retrieval (2 texts x 1 videos)",
+            "Charades-STA partially relevant video retrieval (2 texts x 1 video)",
         ),
-        ("tgif", ["a thing 1 moves.", "it moves again."], "TGIF (2 texts x 1 videos)"),
+        ("tgif", ["a thing 1 moves.", "it moves again."], "TGIF (2 texts x 1 video)"),
     ],
 )
 def test_the_reported_split_and_its_protocol(

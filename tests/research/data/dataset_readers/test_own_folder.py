@@ -83,6 +83,7 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
     ("row", "message"),
     [
         ({"caption": "x"}, "line 1: no video; expected a column .* and there is .caption."),
+        ({"name": "a.mp4", "title": "x"}, "no video and no caption; .* 'name', 'title'"),
         ({"video": 5, "caption": "x"}, "line 1: the video is int, expected text"),
         ({"video": "\ud800", "caption": "x"}, "line 1: the video .* has a lone surrogate"),
         ({"video": "a.mp4"}, "line 1: no caption"),
@@ -171,7 +172,7 @@ def test_a_video_without_captions_is_counted_in_the_split_it_names(tmp_path: Pat
         {"video": "c.mp4", "caption": "", "split": "val"},
     )
     assert [entry.video_id for entry in load(path, "val").left_out] == ["c.mp4"]
-    assert load(path, "val").protocol.name.endswith("(1 texts x 1 of 2 videos)")
+    assert load(path, "val").protocol.name.endswith("(1 text x 1 of 2 videos)")
     assert load(path, "train").left_out == ()
 
 
@@ -188,7 +189,7 @@ def test_a_text_whose_video_is_gone_counts_as_a_missing_video(tmp_path: Path, fi
     (tmp_path / "README.txt").write_text("about these videos")
     split = load(tmp_path, "all")
     assert [video.video_id for video in split.missing] == ["sub/gone"]
-    assert split.select_present().protocol.name.endswith("(1 texts x 1 of 2 videos)")
+    assert split.select_present().protocol.name.endswith("(1 text x 1 of 2 videos)")
 
 
 def test_images_and_videos_stand_in_one_batch(tmp_path: Path) -> None:

@@ -301,11 +301,11 @@ def test_the_world_is_registered_as_the_dataset_demo() -> None:
 
 
 def test_unmentioned_events_fill_one_half_of_a_clip_and_no_sentence() -> None:
-    plain, busy = DemoWorld(0).scenes("val", 20), DemoWorld(0, unmentioned=2).scenes("val", 20)
+    plain, busy = DemoWorld(0).scenes("val", 20), DemoWorld(0, num_unmentioned=2).scenes("val", 20)
     assert [scene.captions for scene in plain] == [scene.captions for scene in busy]
     halves = set()
     for scene, twin in zip(busy[::2], busy[1::2], strict=True):
-        assert scene.unmentioned == twin.unmentioned
+        assert scene.unmentioned_events == twin.unmentioned_events
         assert len(scene.all_events) == len(scene.spans()) == len(scene.events) + 2
         told, untold = scene.spans()[: len(scene.events)], scene.spans()[len(scene.events) :]
         first, second = (untold, told) if scene.unmentioned_first else (told, untold)

@@ -18,15 +18,15 @@ from eaglenet.encoders.compact import (
     CompactEncoder,
     CompactTextConfig,
     CompactVisionConfig,
-    leave_out_patches,
+    drop_patches,
 )
-from eaglenet.research.small.banks import PairBank, join_banks
-from eaglenet.research.small.run import PairExperiment, Stages, greedy_soup, mean_of_weights
+from eaglenet.research.small.pairs import PairData, join_pairs
+from eaglenet.research.small.run import PairExperiment, Stages, average_weights, greedy_soup
 from eaglenet.research.small.trainer import (
     BEST,
     PairTrainer,
     PairTrainingConfig,
-    Unlabelled,
+    UnlabelledData,
     agreement_loss,
 )
 
@@ -37,17 +37,17 @@ TINY = CompactConfig(
 )
 
 
-def bank(items: int = 6, frames: int = 2) -> PairBank:
+def bank(items: int = 6, frames: int = 2) -> PairData:
     """Random pictures with a sentence each."""
     torch.manual_seed(0)
     rows = torch.arange(items)
     spans = torch.stack([rows, rows + 1], dim=1)
-    return PairBank(
+    return PairData(
         items=(),
         frames=torch.randint(0, 255, (items * frames, 3, 24, 24), dtype=torch.uint8),
         first_frame=rows * frames,
         num_frames=torch.full((items,), frames),
-        sentences=("a",) * items,
+        texts=("a",) * items,
         ids=torch.randint(1, 9, (items, 5)),
         people=spans,
         machine=torch.stack([rows, rows], dim=1),
@@ -66,7 +66,7 @@ def tiny_training(**change: float) -> PairTrainingConfig:
 
 def test_patches_are_left_out_and_the_class_stays() -> None:
     tokens = torch.arange(2 * 11 * 3).reshape(2, 11, 3).float()
-    kept = leave_out_patches(tokens, 0.4)
+    kept = drop_patches(tokens, 0.4)
     assert kept.shape == (2, 7, 3)
     torch.testing.assert_close(kept[:, 0], tokens[:, 0])
     for image in range(2):
@@ -95,7 +95,7 @@ def test_the_loss_of_pictures_without_sentences_by_a_loop() -> None:
 def test_pictures_that_look_as_before_have_no_loss() -> None:
     """Half precision of what is kept is what is left of it."""
     encoder, data = CompactEncoder(TINY, seed=1).eval(), bank()
-    unlabelled = Unlabelled.encode(encoder, data.frames, data.ids)
+    unlabelled = UnlabelledData.encode(encoder, data.frames, data.ids)
     images, texts = unlabelled.image_vectors[[3, 0, 5]], unlabelled.text_vectors[[1, 4]]
     earlier = {"earlier_images": images, "earlier_texts": texts, "scale": unlabelled.scale}
     loss = agreement_loss(images.float(), texts, encoder.logit_scale, **earlier)
@@ -118,8 +118,8 @@ def test_pictures_without_sentences_train_too(tmp_path: Path) -> None:
 
 def test_joined_banks_keep_frames_and_sentences_together() -> None:
     first, second = bank(4, 2), bank(3, 1)
-    both = join_banks(first, second)
-    assert (len(both.num_frames), len(both.frames), len(both.sentences)) == (7, 11, 7)
+    both = join_pairs(first, second)
+    assert (len(both.num_frames), len(both.frames), len(both.texts)) == (7, 11, 7)
     assert torch.equal(both.frames[both.first_frame[5]], second.frames[1])
     assert torch.equal(both.ids[both.people[5, 0]], second.ids[1])
     assert torch.equal(both.ids[both.people[2, 0]], first.ids[2])
@@ -136,7 +136,7 @@ def test_a_soup_keeps_what_helps_and_leaves_out_what_does_not() -> None:
     assert chosen == [2, 1]
     assert mean["w"].item() == pytest.approx(2.5)
     assert best == pytest.approx(-0.5)
-    assert mean_of_weights(parts)["w"].item() == pytest.approx(15.0)
+    assert average_weights(parts)["w"].item() == pytest.approx(15.0)
 
 
 def test_lower_blocks_get_lower_rates(tmp_path: Path) -> None:
@@ -191,12 +191,12 @@ def test_what_was_held_out_is_trained_on_in_the_last_stages(tmp_path: Path) -> N
     experiment = PairExperiment("tiny", towers=TINY, beginning=tiny_training(), joined="videos")
     held = {"videos": bank(3), "pictures": bank(2, 1)}
     stages = Stages(experiment, tmp_path, bank(), held, lambda line: None)
-    last = stages.with_joined()
+    last = stages.join_validation()
     assert (len(stages.train.num_frames), len(last.train.num_frames)) == (6, 9)
     assert list(last.validation) == ["pictures"]
     wrong = Stages(replace(experiment, joined="video"), tmp_path, bank(), held, lambda line: None)
     with pytest.raises(ConfigError, match=r"joined=video: no validation items.*: videos, pictures"):
-        wrong.with_joined()
+        wrong.join_validation()
 
 
 def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_run_without_the_pictures_it_asks_for_says_so(tmp_path: Path) -> None:
     )
     said: list[str] = []
     stages = Stages(experiment, tmp_path, bank(), {}, said.append)
-    stages.round("agreeing", experiment.agreeing, stages._towers())
+    stages.run_stage("agreeing", experiment.agreeing, stages._towers())
     assert sum("agreeing-0: `unlabelled` is not set" in line for line in said) == 1
 
 

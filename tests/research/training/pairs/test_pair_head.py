@@ -11,18 +11,18 @@ from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import PACKAGED
 from eaglenet.models.folder import load, with_head
 from eaglenet.research.data.frame_folder import FrameItem
-from eaglenet.research.small.run import save_hubness_head, typical_sentences
+from eaglenet.research.small.run import sample_captions, save_hubness_head
 
 
-def test_typical_sentences_are_peoples_captions_of_videos() -> None:
+def test_sampled_captions_are_peoples_captions_of_videos() -> None:
     items = [
         FrameItem("0", "train", "coco", 1, {"people": ["a picture"]}),
         FrameItem("1", "train", "msrvtt", 5, {"people": ["a man", "a man", "a dog"]}),
         FrameItem("2", "train", "panda", 2, {"machine": ["a machine's words"]}),
     ]
-    assert sorted(typical_sentences(items, 900)) == ["a dog", "a man"]
-    assert typical_sentences(items, 1) == typical_sentences(items, 1)
-    assert typical_sentences(items[:1], 900) == ["a picture"]
+    assert sorted(sample_captions(items, 900)) == ["a dog", "a man"]
+    assert sample_captions(items, 1) == sample_captions(items, 1)
+    assert sample_captions(items[:1], 900) == ["a picture"]
 
 
 def test_the_head_has_the_temperature_of_its_towers(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from eaglenet.encoders.compact import (
     CompactVisionConfig,
 )
 from eaglenet.research.data.frame_folder import FrameFolder, FrameFolderWriter, FrameItem
-from eaglenet.research.small.banks import PairBank, open_bank, random_views
+from eaglenet.research.small.pairs import PairData, load_pairs, random_views
 from eaglenet.research.small.trainer import (
     PairTrainer,
     PairTrainingConfig,
+    equal_texts,
     pair_loss,
     pool_frames,
-    same_words,
 )
 
 COLOURS = {"red": (220, 20, 20), "green": (20, 200, 20), "blue": (20, 20, 230), "grey": (120,) * 3}
@@ -64,8 +64,8 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def make_bank(folder: Path, split: str = "train") -> PairBank:
-    return open_bank([folder], split, tokenize, size=24, device="cpu", threads=2)
+def make_bank(folder: Path, split: str = "train") -> PairData:
+    return load_pairs([folder], split, tokenize, size=24, device="cpu", threads=2)
 
 
 def test_the_loss_of_two_pairs_by_hand() -> None:
@@ -96,7 +96,7 @@ def test_equal_sentences_are_no_wrong_answers_of_each_other() -> None:
     torch.manual_seed(0)
     pictures, sentences = torch.randn(3, 5), torch.randn(3, 5)
     log_scale, ids = torch.tensor(1.0), torch.tensor([[1, 2, 0], [1, 2, 0], [1, 0, 0]])
-    is_same = same_words(ids)
+    is_same = equal_texts(ids)
     assert is_same.tolist() == [[True, True, False], [True, True, False], [False, False, True]]
     sentences[1] = sentences[0]
     given = pair_loss(pictures, sentences, log_scale, is_same=is_same)
@@ -114,13 +114,13 @@ def test_draws_stay_within_their_item(folder: Path) -> None:
     for rows in (bank.draw_frames(items, 2, generator) - bank.first_frame[items, None],):
         assert int(rows.min()) == 0
         assert bool((rows < bank.num_frames[items, None]).all())
-    sentences = bank.draw_sentences(items, 0.5, generator)
+    sentences = bank.draw_texts(items, 0.5, generator)
     own = [
         set(item.captions["people"]) | set(item.captions.get("machine", [])) for item in bank.items
     ]
-    drawn = [(bank.sentences[row], own[item]) for row, item in zip(sentences, items, strict=True)]
+    drawn = [(bank.texts[row], own[item]) for row, item in zip(sentences, items, strict=True)]
     assert all(sentence in sentences_of_item for sentence, sentences_of_item in drawn)
-    assert len({sentence for sentence, _ in drawn}) == len(bank.sentences)
+    assert len({sentence for sentence, _ in drawn}) == len(bank.texts)
 
 
 def test_views_keep_the_colour_of_a_plain_picture() -> None:

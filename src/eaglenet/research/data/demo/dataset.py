@@ -70,7 +70,7 @@ RGB = {
     "cyan": (60, 205, 215),
 }
 CHUNK = 256
-"""Shapes drawn at a time; limits temporary memory to some tens of MB."""
+"""Shapes drawn at a time; limits temporary memory to tens of MB."""
 
 Array = NDArray[Any]
 
@@ -83,7 +83,7 @@ def _triangle(x: Array, y: Array) -> Array:
 
 
 def _star(x: Array, y: Array) -> Array:
-    """Compute the distance to a star with five points at radius 1 and five corners at 0.45."""
+    """Return the distance to a star with five points at radius 1 and five corners at 0.45."""
     radius, step = np.hypot(x, y), np.pi / 5
     angle = np.abs((np.arctan2(x, -y) + step) % (2 * step) - step)
     corner = np.array([0.45 * np.cos(step), 0.45 * np.sin(step)])
@@ -112,9 +112,9 @@ OUTLINES: dict[str, Callable[[Array, Array], Array]] = {
 """Signed distances (negative inside) of shapes of radius 1; y points down."""
 
 
-def frame_indices(num_frames: int, total: int = NUM_FRAMES) -> NDArray[np.int64]:
-    """Return the indices of the middle frames of ``num_frames`` equal segments."""
-    middles = (np.arange(num_frames) + 0.5) * total / num_frames
+def frame_indices(num_frames: int) -> NDArray[np.int64]:
+    """Return the indices of the middle frames of ``num_frames`` equal segments of a clip."""
+    middles = (np.arange(num_frames) + 0.5) * NUM_FRAMES / num_frames
     indices: NDArray[np.int64] = np.floor(middles).astype(np.int64)
     return indices
 
@@ -162,7 +162,7 @@ def _draw_events(
     number: int,
     times: NDArray[np.float64],
 ) -> None:
-    """Draw event ``number`` of the scenes ``rows``, all of one shape, while it is visible."""
+    """Draw event ``number`` of the scenes ``rows``, which have the same shape there."""
     events = [scenes[row].all_events[number] for row in rows]
     spans = np.array([scenes[row].spans()[number] for row in rows])
     progress = np.clip((times - spans[:, :1]) / (spans[:, 1:] - spans[:, :1]), 0, 1)
@@ -188,7 +188,10 @@ def _draw_events(
 def _visibility_mask(
     events: list[Event], spans: NDArray[np.float64], times: NDArray[np.float64]
 ) -> NDArray[np.bool_]:
-    """Return when shapes are visible: during their events, before leaving, after entering."""
+    """Return the frames in which shapes are visible.
+
+    A shape is visible during its event, before it if it leaves, and after it if it enters.
+    """
     leaves = np.array([event.motion == "leave" for event in events])[:, None]
     enters = np.array([event.motion == "enter" for event in events])[:, None]
     has_begun, is_over = times >= spans[:, :1], times >= spans[:, 1:]
@@ -204,7 +207,7 @@ def _stamp(
     radius: Array,
     colour: Array,
 ) -> None:
-    """Blend antialiased shapes into the canvas, each into the square of pixels around it."""
+    """Blend antialiased shapes into the canvas; each changes only the square around it."""
     size = canvas.shape[2]
     reach = int(np.ceil(radius.max() * size)) + 2
     offsets = np.arange(-reach, reach + 1)
@@ -249,10 +252,11 @@ def demo_split(
 ) -> DemoSplit:
     """Make a split without files, for :func:`render_clips`.
 
-    train, val, test: clips of each split. unmentioned: events per clip that no caption mentions.
+    train, val, test: number of clips of each split. unmentioned: events per clip that no caption
+    mentions.
     """
     check_split_name("demo", split, SPLITS)
-    world = DemoWorld(seed, unmentioned=unmentioned)
+    world = DemoWorld(seed, num_unmentioned=unmentioned)
     scenes = world.scenes(split, {"train": train, "val": val, "test": test}[split])
     return _demo_records(scenes, split, folder=None)
 
@@ -284,16 +288,19 @@ def render_world(
 ) -> DemoSplit:
     """Write a split as H.264 files with ``captions.jsonl``, and return its records.
 
-    Several splits may share a folder. Existing files are kept, so an interrupted call can be
-    repeated; raises if the folder has another world or size.
+    Several splits may share a folder. Existing files are kept, so that an interrupted call can be
+    repeated.
+
+    Raises:
+        DatasetError: the folder contains another world, or frames of another size.
     """
     check_split_name("demo", split, SPLITS)
     folder = Path(folder)
-    world = DemoWorld(seed, unmentioned=unmentioned)
+    world = DemoWorld(seed, num_unmentioned=unmentioned)
     scenes = world.scenes(split, count if count is not None else COUNTS[split])
     (folder / "videos").mkdir(parents=True, exist_ok=True)
     settings = {"seed": seed, "size": size, "frames": NUM_FRAMES, "fps": FRAMES_PER_SECOND}
-    _claim(folder, settings | ({"unmentioned": unmentioned} if unmentioned else {}))
+    _store_settings(folder, settings | ({"unmentioned": unmentioned} if unmentioned else {}))
     new_scenes = [scene for scene in scenes if not _video_path(folder, scene).exists()]
     with ThreadPoolExecutor(workers or min(4, num_cores())) as pool:
         # Threads are enough: encoding releases the interpreter lock.
@@ -313,12 +320,12 @@ def load(
     seed: int = 0,
     unmentioned: int = 0,
 ) -> Split:
-    """Load a split of the demo world in ``root``, rendering missing clips."""
+    """Load a split of the demo world in ``root``; missing clips are rendered."""
     return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
 
 
 def demo_tokenizer_folder() -> Path:
-    """Return the folder with the tokenizer of the demo world, that of the model ``demo``."""
+    """Return the folder of the model ``demo``, which has the tokenizer of the demo world."""
     return Path(__file__).parents[3] / "models" / "demo"
 
 
@@ -339,7 +346,7 @@ def _write_scene(folder: Path, scene: Scene, size: int) -> None:
     from eaglenet.video.decoding import write_video
 
     path = _video_path(folder, scene)
-    # Atomic, because the next call keeps existing files.
+    # Written atomically, because the next call keeps existing files.
     with atomic_write(path) as partial:
         write_video(partial, render(scene, size), FRAMES_PER_SECOND)
 
@@ -355,7 +362,8 @@ def _write_captions(folder: Path, split: str, scenes: list[Scene]) -> None:
     write_text(path, "\n".join(rows) + "\n")
 
 
-def _claim(folder: Path, settings: dict[str, Any]) -> None:
+def _store_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of the world in a folder; raise if it contains another one."""
     path = folder / WORLD_FILE
     if path.exists():
         current = read_json(path)
@@ -387,7 +395,7 @@ DATASETS.add(
 )
 
 
-# Features by five experts, each of which sees only a part of a clip.
+# Features by five experts, each of which encodes only some of the facts of a clip.
 
 WIDTHS = {"scene": 12, "colour": 16, "shape": 20, "motion": 18, "sound": 10}
 TOKENS = {"scene": 6, "colour": 8, "shape": 4, "motion": 2, "sound": 3}
@@ -413,9 +421,9 @@ def write_experts(
     - ``motion``: kinds of motion, one token per half.
     - ``sound``: a tone per kind of motion, one token per third.
 
-    No expert suffices for a caption. Each of the last four is missing for a video with probability
-    ``missing`` (``sound`` with twice that). Token features of texts are fixed random vectors of two
-    kinds, so that teachers can read other features than their student.
+    No single expert has all facts of a caption. Each of the last four is missing for a video with
+    probability ``missing`` (``sound`` with twice that). Token features of texts are fixed random
+    vectors of two kinds, so that teachers can read other features than their student.
     """
     if not 0 <= missing <= 0.5:
         raise UsageError(f"missing is {missing}; expected a fraction from 0 to 0.5")
@@ -462,7 +470,7 @@ def write_experts(
 def _encode_scenes(
     name: str, scenes: Sequence[Scene], missing: float, generator: np.random.Generator
 ) -> Expert:
-    """Make the tokens of an expert: the sum of vectors of the facts it sees, with noise."""
+    """Make the tokens of an expert: the sum of the vectors of its facts, with noise."""
     tokens, width = TOKENS[name], WIDTHS[name]
     values = np.zeros((len(scenes), tokens, width), np.float32)
     for number, scene in enumerate(scenes):
@@ -487,7 +495,7 @@ def _token(name: str, scene: Scene, moment: float) -> NDArray[np.float32]:
 
 
 def _facts(name: str, event: Event) -> tuple[str, ...]:
-    """Return the facts of an event that an expert sees."""
+    """Return the facts of an event that an expert encodes."""
     return {
         "scene": (f"at {event.path[0][0]:.1f} {event.path[0][1]:.1f}",),
         "colour": (event.colour,),

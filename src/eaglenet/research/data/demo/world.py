@@ -7,13 +7,13 @@ of twins that differ only in time:
 - ``passage``: two shapes enter or leave one after the other; the twin has the other order.
 - ``single``: one motion; the twin is reversed in time (left/right, grows/shrinks, ...).
 
-A caption names colour, shape, size and motion of every event and their order, so it describes only
-one scene of a split. Splits share no scene. Of the combinations of colour, shape and motion, 5% are
-reserved for ``val`` and 5% for ``test``: about half of their scenes have one that is not in
-``train``.
+A caption names the colour, shape, size and motion of every event and their order, so it describes
+only one scene of a split. Splits share no scene. Of the combinations of colour, shape and motion,
+5% are reserved for ``val`` and 5% for ``test``; about half of their scenes have a combination that
+is not in ``train``.
 
-``DemoWorld(seed, unmentioned=n)`` adds n events to one half of each clip that no caption mentions,
-as in real videos.
+``DemoWorld(seed, num_unmentioned=n)`` fills one half of each clip with n events that no caption
+mentions, as happens in real videos.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REVERSED = {
     "enter": "leave",
     "leave": "enter",
 }
-"""Motions reversed in time."""
+"""Each motion with its reversal in time."""
 FAMILY = {motion: min(motion, opposite) for motion, opposite in REVERSED.items()} | {
     "across": "across",
     "still": "still",
@@ -93,7 +93,7 @@ class Event:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """Everything that captions mention."""
+        """Facts that captions mention."""
         return self.colour, self.shape, self.size, self.motion
 
     @property
@@ -101,7 +101,8 @@ class Event:
         """Combination that may be reserved for a split; the same for the reversed motion."""
         return self.colour, self.shape, FAMILY[self.motion]
 
-    def backwards(self) -> Event:
+    def reverse(self) -> Event:
+        """Return the event reversed in time."""
         path, radii = (self.path[1], self.path[0]), (self.radii[1], self.radii[0])
         return replace(self, motion=REVERSED[self.motion], path=path, radii=radii)
 
@@ -118,13 +119,13 @@ class Scene:
     background: tuple[int, int, int]
     captions: tuple[str, ...]
     twin_id: str | None
-    unmentioned: tuple[Event, ...] = ()
+    unmentioned_events: tuple[Event, ...] = ()
     unmentioned_first: bool = False
 
     @property
     def all_events(self) -> tuple[Event, ...]:
         """Mentioned and unmentioned events, in the order of :meth:`spans`."""
-        return self.events + self.unmentioned
+        return self.events + self.unmentioned_events
 
     @property
     def key(self) -> tuple[tuple[str, str, str, str], ...]:
@@ -134,9 +135,9 @@ class Scene:
         """Return the start and end of each event, as fractions of the clip."""
         middle = self.boundary / NUM_FRAMES
         spans = ((0.0, 1.0),) if len(self.events) == 1 else ((0.0, middle), (middle, 1.0))
-        if not self.unmentioned:
+        if not self.unmentioned_events:
             return spans
-        count = len(self.unmentioned)
+        count = len(self.unmentioned_events)
         other_spans = tuple((number / count, (number + 1) / count) for number in range(count))
         shift, other_shift = (0.5, 0.0) if self.unmentioned_first else (0.0, 0.5)
         return tuple((start / 2 + shift, end / 2 + shift) for start, end in spans) + tuple(
@@ -147,11 +148,11 @@ class Scene:
 class DemoWorld:
     """All scenes of a seed; a larger ``count`` adds scenes without changing the first ones."""
 
-    def __init__(self, seed: int = 0, *, unmentioned: int = 0) -> None:
-        if unmentioned < 0:
-            raise UsageError(f"{unmentioned} unmentioned events; expected 0 or more")
+    def __init__(self, seed: int = 0, *, num_unmentioned: int = 0) -> None:
+        if num_unmentioned < 0:
+            raise UsageError(f"{num_unmentioned} unmentioned events; expected 0 or more")
         self.seed = seed
-        self.unmentioned = unmentioned
+        self.num_unmentioned = num_unmentioned
 
     def scenes(self, split: str, count: int) -> list[Scene]:
         """Make ``count`` distinct scenes, with twins adjacent.
@@ -172,22 +173,22 @@ class DemoWorld:
                 scenes += pair
         if len(scenes) < count:
             scenes.append(self._draw_still(np.random.default_rng([self.seed, 99]), split, count))
-        if self.unmentioned:
+        if self.num_unmentioned:
             scenes = [self._add_events(scene, number // 2) for number, scene in enumerate(scenes)]
         return scenes
 
-    def _add_events(self, scene: Scene, couple: int) -> Scene:
+    def _add_events(self, scene: Scene, pair: int) -> Scene:
         """Add unmentioned events to a scene; twins get the same ones."""
         split = SPLITS.index(scene.split)
-        generator = np.random.default_rng([self.seed, split, self.unmentioned, couple])
+        generator = np.random.default_rng([self.seed, split, self.num_unmentioned, pair])
         events = tuple(
-            _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.unmentioned)
+            _draw_event(generator, SEQUENCE_MOTIONS, lane=None) for _ in range(self.num_unmentioned)
         )
         is_first = bool(generator.integers(2))
-        return replace(scene, unmentioned=events, unmentioned_first=is_first)
+        return replace(scene, unmentioned_events=events, unmentioned_first=is_first)
 
     def reserved_split(self, combination: tuple[str, str, str]) -> str:
-        """Return the split that a combination is reserved for; ``train`` if it is in all."""
+        """Return the split for which a combination is reserved; ``train`` if for none."""
         bucket = _bucket((self.seed, *combination), 20)
         return "test" if bucket == 0 else "val" if bucket == 1 else "train"
 
@@ -201,7 +202,7 @@ class DemoWorld:
                 break
         if kind == "single":
             boundary = twin_boundary = NUM_FRAMES
-            twin_events: tuple[Event, ...] = (events[0].backwards(),)
+            twin_events: tuple[Event, ...] = (events[0].reverse(),)
         else:
             twin_events = events[::-1]
             boundary = int(generator.integers(NUM_FRAMES // 2 - 2, NUM_FRAMES // 2 + 3))
@@ -231,7 +232,7 @@ class DemoWorld:
         return first, second
 
     def _belongs(self, events: tuple[Event, ...], split: str) -> bool:
-        """Return whether events belong to a split, by reserved combinations, else by a hash."""
+        """Return whether events belong to a split: by reserved combinations, or else by a hash."""
         reserved_splits = {self.reserved_split(event.combination) for event in events} - {"train"}
         if reserved_splits:
             return reserved_splits == {split}

@@ -1,4 +1,4 @@
-"""Frames and texts of frame folders in device memory: random batches and evaluation."""
+"""Pairs of texts and frames in device memory: random batches, views and evaluation."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MAX_WORDS = 32
 
 
 @dataclass(frozen=True)
-class PairBank:
-    """Items with their frames and texts in packed tensors.
+class PairData:
+    """Items with the frames and the texts of all of them in common tensors.
 
-    people, machine: first row and end row of the texts of each kind, per item.
+    people, machine: range of rows of an item's texts, by who wrote them: start and end per item.
     """
 
     items: tuple[FrameItem, ...]
     frames: UInt8[Tensor, "frames 3 height width"]
     first_frame: Int[Tensor, "items"]
     num_frames: Int[Tensor, "items"]
-    sentences: tuple[str, ...]
-    ids: Int[Tensor, "sentences words"]
+    texts: tuple[str, ...]
+    ids: Int[Tensor, "texts words"]
     people: Int[Tensor, "items 2"]
     machine: Int[Tensor, "items 2"]
 
@@ -49,10 +49,13 @@ class PairBank:
         ids = self.ids[rows]
         return Tokens(ids, ids != 0)
 
-    def draw_sentences(
+    def draw_texts(
         self, items: Int[Tensor, "items"], machine_share: float, generator: torch.Generator
     ) -> Int[Tensor, "items"]:
-        """Draw a text per item; a captioner's text with probability ``machine_share``."""
+        """Draw a text per item: a captioner's with probability ``machine_share``.
+
+        If an item has texts of one kind only, one of these is drawn.
+        """
         draws = torch.rand(2, len(items), generator=generator, device=self.device)
         people, machine = self.people[items], self.machine[items]
         has_people, has_machine = (kind[:, 1] > kind[:, 0] for kind in (people, machine))
@@ -71,7 +74,7 @@ class PairBank:
         return self.first_frame[items, None] + (fractions * count).long().clamp(max=count - 1)
 
 
-def open_bank(
+def load_pairs(
     folders: Sequence[Path],
     split: str,
     tokenize: Callable[[Sequence[str]], Tokens],
@@ -79,8 +82,8 @@ def open_bank(
     size: int,
     device: torch.device | str,
     threads: int = 8,
-) -> PairBank:
-    """Read all items of ``split`` that have a text, of all folders."""
+) -> PairData:
+    """Read all items of ``split`` that have a text, from all folders."""
     frame_tensors, items = [], []
     for path in folders:
         folder = FrameFolder.open(path)
@@ -96,42 +99,42 @@ def open_bank(
     if not items:
         names = ", ".join(map(str, folders))
         raise DatasetError(f"no item of split {split!r} with a text in {names}")
-    sentences: list[str] = []
+    texts: list[str] = []
     spans: dict[str, list[tuple[int, int]]] = {"people": [], "machine": []}
     for item in items:
         for kind, rows in spans.items():
-            start = len(sentences)
-            sentences += item.captions.get(kind, [])
-            rows.append((start, len(sentences)))
+            start = len(texts)
+            texts += item.captions.get(kind, [])
+            rows.append((start, len(texts)))
     counts = torch.tensor([item.frames for item in items])
-    return PairBank(
+    return PairData(
         items=tuple(items),
         frames=torch.cat(frame_tensors),
         first_frame=(counts.cumsum(0) - counts).to(device),
         num_frames=counts.to(device),
-        sentences=tuple(sentences),
-        ids=_token_ids(sentences, tokenize).to(device),
+        texts=tuple(texts),
+        ids=_token_ids(texts, tokenize).to(device),
         people=torch.tensor(spans["people"]).to(device),
         machine=torch.tensor(spans["machine"]).to(device),
     )
 
 
-def join_banks(first: PairBank, second: PairBank) -> PairBank:
-    frames, sentences = len(first.frames), len(first.sentences)
-    return PairBank(
+def join_pairs(first: PairData, second: PairData) -> PairData:
+    frames, texts = len(first.frames), len(first.texts)
+    return PairData(
         items=first.items + second.items,
         frames=torch.cat([first.frames, second.frames]),
         first_frame=torch.cat([first.first_frame, second.first_frame + frames]),
         num_frames=torch.cat([first.num_frames, second.num_frames]),
-        sentences=first.sentences + second.sentences,
+        texts=first.texts + second.texts,
         ids=torch.cat([first.ids, second.ids]),
-        people=torch.cat([first.people, second.people + sentences]),
-        machine=torch.cat([first.machine, second.machine + sentences]),
+        people=torch.cat([first.people, second.people + texts]),
+        machine=torch.cat([first.machine, second.machine + texts]),
     )
 
 
 def open_frames(
-    folders: Sequence[Path], *, size: int, device: torch.device | str, threads: int = 8
+    folders: Sequence[Path], *, size: int, device: torch.device | str
 ) -> UInt8[Tensor, "frames 3 size size"]:
     """Read the training frames of folders, without captions and labels."""
     frames = []
@@ -140,18 +143,18 @@ def open_frames(
         train = [item for item in folder.items if item.split == "train"]
         if not train:
             raise DatasetError(f"no training item in {path}")
-        frames.append(folder.read_frames(train, size, threads=threads)[0].to(device).contiguous())
+        frames.append(folder.read_frames(train, size)[0].to(device).contiguous())
     return torch.cat(frames)
 
 
 def _token_ids(
-    sentences: Sequence[str], tokenize: Callable[[Sequence[str]], Tokens]
-) -> Int[Tensor, "sentences words"]:
-    packed = torch.zeros(len(sentences), MAX_WORDS, dtype=torch.long)
-    for start in range(0, len(sentences), 10000):
-        ids = tokenize(sentences[start : start + 10000]).ids[:, :MAX_WORDS]
-        packed[start : start + len(ids), : ids.shape[1]] = ids
-    return packed
+    texts: Sequence[str], tokenize: Callable[[Sequence[str]], Tokens]
+) -> Int[Tensor, "texts words"]:
+    all_ids = torch.zeros(len(texts), MAX_WORDS, dtype=torch.long)
+    for start in range(0, len(texts), 10000):
+        ids = tokenize(texts[start : start + 10000]).ids[:, :MAX_WORDS]
+        all_ids[start : start + len(ids), : ids.shape[1]] = ids
+    return all_ids
 
 
 def random_views(
@@ -160,7 +163,7 @@ def random_views(
     crop: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "images 3 size size"]:
-    """Crop, mirror and change brightness and contrast at random; values from 0 to 255."""
+    """Crop, mirror, and change brightness and contrast at random; values from 0 to 255."""
     count, device = len(frames), frames.device
 
     def draw(low: float, high: float) -> Tensor:
@@ -191,7 +194,7 @@ def random_views(
 def plain_views(
     frames: UInt8[Tensor, "images 3 height width"], size: int
 ) -> Float[Tensor, "images 3 size size"]:
-    """Scale whole images, as in a search; values from 0 to 255."""
+    """Scale whole images, as an index run does; values from 0 to 255."""
     if frames.shape[-1] == size:
         return frames.float()
     return torch.nn.functional.interpolate(
@@ -204,41 +207,41 @@ MAX_FRAMES = 12
 
 
 @torch.no_grad()
-def item_vectors(encoder: CompactEncoder, bank: PairBank) -> Float[Tensor, "items dim"]:
+def item_vectors(encoder: CompactEncoder, data: PairData) -> Float[Tensor, "items dim"]:
     """Encode items: the normalised mean of the normalised vectors of evenly spaced frames."""
     vision, size = encoder.vision, encoder.config.vision.image_size
     batches = [
         vision(vision.normalise(plain_views(batch, size)))[:, 0].float()
-        for batch in bank.frames.split(512)
+        for batch in data.frames.split(512)
     ]
     frames = torch.cat(batches)
     vectors = []
-    for first, count in zip(bank.first_frame.tolist(), bank.num_frames.tolist(), strict=True):
+    for first, count in zip(data.first_frame.tolist(), data.num_frames.tolist(), strict=True):
         rows = torch.linspace(0, count - 1, min(count, MAX_FRAMES)).round().long()
         vectors.append(F.normalize(frames[first + rows.to(frames.device)], dim=-1).mean(dim=0))
     return F.normalize(torch.stack(vectors), dim=-1)
 
 
 @torch.no_grad()
-def evaluate_pairs(encoder: CompactEncoder, bank: PairBank) -> Metrics:
-    """Compute metrics with all texts by people as queries over all items of the bank."""
-    spans = [tuple(span) for span in bank.people.tolist()]
-    rows = torch.cat([torch.arange(start, stop) for start, stop in spans]).to(bank.device)
+def evaluate_pairs(encoder: CompactEncoder, data: PairData) -> Metrics:
+    """Compute metrics with all texts by people as queries over all items."""
+    spans = [tuple(span) for span in data.people.tolist()]
+    rows = torch.cat([torch.arange(start, stop) for start, stop in spans]).to(data.device)
     item_of_text = torch.cat(
         [torch.full((stop - start,), item) for item, (start, stop) in enumerate(spans)]
     )
     texts = torch.cat(
-        [encoder.encode_text(bank.tokens(batch)).sentence.float() for batch in rows.split(4096)]
+        [encoder.encode_text(data.tokens(batch)).sentence.float() for batch in rows.split(4096)]
     )
-    scores = F.normalize(texts, dim=-1) @ item_vectors(encoder, bank).T
+    scores = F.normalize(texts, dim=-1) @ item_vectors(encoder, data).T
     return retrieval_metrics(scores.cpu(), item_of_text)
 
 
-def evaluate_all(encoder: CompactEncoder, banks: Mapping[str, PairBank]) -> dict[str, Metrics]:
-    return {name: evaluate_pairs(encoder, bank) for name, bank in banks.items()}
+def evaluate_all(encoder: CompactEncoder, folders: Mapping[str, PairData]) -> dict[str, Metrics]:
+    return {name: evaluate_pairs(encoder, data) for name, data in folders.items()}
 
 
 def recall_sum(results: Mapping[str, Metrics]) -> float:
-    """Return text-to-video R@1 + R@5 + R@10, averaged over the banks, by which runs compare."""
+    """Return text-to-video R@1 + R@5 + R@10, averaged over folders; runs are compared by it."""
     sums = [metrics.t2v.recall_sum for metrics in results.values()]
     return sum(sums) / max(len(sums), 1)

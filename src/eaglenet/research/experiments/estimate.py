@@ -1,0 +1,211 @@
+"""Estimates of the cost of a run: time and memory of training steps, and of preparing videos."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eaglenet.core.platform import num_cores
+from eaglenet.core.text import format_hours, pluralize
+from eaglenet.core.types import Clips, FrameSpec, PairBatch, TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig
+from eaglenet.methods.base import Method
+from eaglenet.models.folder import load
+from eaglenet.research.data.records import DATASETS, VideoRecord
+from eaglenet.research.data.sources import DataChoice, load_records, videos_to_decode
+from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
+from eaglenet.research.experiments.experiment import Experiment
+from eaglenet.research.experiments.stored_data import TOWERS, are_features_stored
+from eaglenet.research.training.distributed import World
+from eaglenet.research.training.optimizer import freeze_parameters, halve_towers
+from eaglenet.research.training.step import training_losses
+
+FIRST_PAIRS = 4
+"""Pairs in the first step timed on a CPU, where a whole batch may take minutes."""
+ENOUGH_SECONDS = 2.0
+"""Shortest step to extrapolate from; after a shorter step, twice the pairs are timed."""
+MakeBatch = Callable[[int], PairBatch]
+"""Returns a batch of the given number of pairs."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated cost of training, without evaluation and compilation.
+
+    seconds: time for all steps. memory_bytes: peak memory; None if unknown.
+    """
+
+    num_steps: int
+    seconds: float
+    memory_bytes: int | None
+
+    def __str__(self) -> str:
+        memory = f", {self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else ""
+        length = format_hours(self.seconds / 3600)
+        return f"{self.num_steps:,} steps in about {length}{memory}, without evaluation"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Videos to decode before the first step, and to encode for a head; the estimated seconds."""
+
+    num_videos: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        length = format_hours(self.seconds / 3600)
+        return f"preparing {pluralize(self.num_videos, 'video')} once in about {length}"
+
+
+def estimate_run(
+    experiment: Experiment,
+    method: Method,
+    make_batch: MakeBatch,
+    num_steps: int,
+    device: torch.device,
+) -> Estimate:
+    """Time a few training steps and extrapolate to the run. Changes the weights of ``method``."""
+    training = experiment.training
+    method = method.to(device).train()
+    freeze_parameters(method, training.freeze)
+    if training.precision == "fp16_weights":
+        halve_towers(method)
+    if training.checkpointing:
+        method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
+    optimizer = training.make_optimizer(method)
+    timed_training = dataclasses.replace(training, accumulate=1, augment="none")
+
+    def time_step(pairs: int) -> float:
+        batch = make_batch(pairs).to(device)
+        start = time.perf_counter()
+        training_losses(method, batch, timed_training, World(device=device), seed=0)
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    pairs = training.batch_size if device.type == "cuda" else FIRST_PAIRS
+    pairs = min(pairs, training.batch_size)
+    reset_peak_memory(device)
+    base = peak_memory(device)
+    seconds = time_step(pairs)
+    if seconds < 5 * ENOUGH_SECONDS:
+        seconds = time_step(pairs)  # the first step also allocates
+    while pairs < training.batch_size and seconds < ENOUGH_SECONDS:
+        pairs = min(2 * pairs, training.batch_size)
+        seconds = time_step(pairs)
+    peak = peak_memory(device)
+    scale = training.batch_size / pairs
+    memory = None
+    if peak is not None and base is not None:
+        memory = round(base + (peak - base) * scale)
+    return Estimate(num_steps, seconds * scale * num_steps, memory)
+
+
+def blank_batch(data: DataChoice, method: Method, pairs: int) -> PairBatch:
+    """Make a batch of blank frames and one-word texts, in the sizes of training."""
+    spec = data.frames
+    frames = torch.zeros(pairs, spec.num_frames, 3, spec.size, spec.size, dtype=torch.uint8)
+    mask = torch.ones(pairs, spec.num_frames, dtype=torch.bool)
+    seconds = torch.arange(spec.num_frames, dtype=torch.float32).expand(pairs, -1)
+    tokens = method.tokenize(["a"] * pairs, data.max_words)
+    return PairBatch(tokens, Clips(frames, mask, seconds), torch.arange(pairs))
+
+
+def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairBatch:
+    """Make a batch of random features of texts, tokens and frames, in the sizes of training."""
+    num_frames = data.frames.num_frames
+    words = torch.randn(pairs, data.max_words, config.text_dim)
+    text = TextFeatures(
+        torch.randn(pairs, config.text_dim), words, torch.ones(words.shape[:2], dtype=torch.bool)
+    )
+    video = VideoFeatures(
+        torch.randn(pairs, num_frames, config.frame_dim),
+        torch.ones(pairs, num_frames, dtype=torch.bool),
+    )
+    return PairBatch(text, video, torch.arange(pairs))
+
+
+SAMPLES = (0.1, 0.3, 0.5, 0.7)
+"""Ranks, by size, of the files that are decoded to measure the time; the first warms up."""
+SAMPLE_SECONDS = 20.0
+"""Time after which no other file is decoded."""
+
+
+def estimate_preparation(
+    data: DataChoice,
+    splits: Sequence[str],
+    cache: Path,
+    device: torch.device,
+    *,
+    is_encoding: bool,
+) -> Preparation:
+    """Estimate the time before the first step.
+
+    Times the decoding of a few videos, by the bytes of their files, and the encoding of one blank
+    video by the frozen towers. Videos in the cache take no time.
+    """
+    if data.dataset not in DATASETS:
+        return Preparation()
+    seconds = 0.0
+    num_videos = 0
+    videos: list[VideoRecord] = []
+    for split in splits:
+        if is_encoding and are_features_stored(data, split, cache):
+            continue
+        new_videos = videos_to_decode(data, split, cache)
+        videos += new_videos
+        num_videos += (
+            len(load_records(data, split).select_present()) if is_encoding else len(new_videos)
+        )
+    sizes = {video.path: video.path.stat().st_size for video in videos if video.path is not None}
+    if sizes:
+        paths = sorted(sizes, key=sizes.__getitem__)
+        samples = tuple(dict.fromkeys(paths[int(rank * len(paths))] for rank in SAMPLES))
+        workers = min(data.workers, num_cores()) or 1
+        total = sum(sizes[video.path] for video in videos if video.path is not None)
+        seconds += total * decoding_seconds(samples, data.frames) / workers
+    if is_encoding and num_videos:
+        seconds += num_videos * encoding_seconds(data.frames, device)
+    return Preparation(num_videos, seconds)
+
+
+@functools.cache
+def decoding_seconds(paths: tuple[Path, ...], spec: FrameSpec) -> float:
+    """Measure the seconds per byte of decoding files in one process, without its start."""
+    from eaglenet.video.decoding import DecodeRequest, decode_many, without_skip_warnings
+
+    requests = [DecodeRequest(str(path), path) for path in (paths[0], *paths)]
+    num_bytes = 0
+    start = first = end = time.perf_counter()
+    with without_skip_warnings():
+        for number, outcome in enumerate(decode_many(requests, spec, workers=1)):
+            end = time.perf_counter()
+            if number == 0:  # Its time includes the start of the process.
+                first = end
+                continue
+            num_bytes += Path(outcome.request.path).stat().st_size
+            if end - start > SAMPLE_SECONDS:
+                break
+    return (end - first) / max(num_bytes, 1)
+
+
+@functools.cache
+def encoding_seconds(frames: FrameSpec, device: torch.device) -> float:
+    """Measure the seconds in which the frozen towers encode one video."""
+    towers = load(TOWERS, device=device)
+    spec = dataclasses.replace(frames, size=towers.frame_spec.size, resize=towers.frame_spec.resize)
+    videos = blank_batch(DataChoice("", frames=spec), towers, 1).to(device).videos
+    seconds = 0.0
+    with torch.inference_mode():
+        for _ in range(2):  # The first time also allocates.
+            start = time.perf_counter()
+            towers.encode_video(videos).to("cpu")
+            seconds = time.perf_counter() - start
+    return seconds
