@@ -126,8 +126,9 @@ def test_perception_av_has_the_vectors_and_scores_of_its_model_in_transformers(
     alone = method.encode_video(clips).frames[:, 0]
     torch.testing.assert_close(alone, expected.video_embeds, atol=1e-5, rtol=0)
     # On a GPU clips of different lengths share a batch.
-    monkeypatch.setattr(encoder, "_batch_size", lambda kind, sample: 3)
-    batch = method.encode_video(clips).frames[:, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr(encoder, "_batch_size", lambda kind, sample: 3)
+        batch = method.encode_video(clips).frames[:, 0]
     torch.testing.assert_close(batch, expected.video_embeds, atol=1e-5, rtol=0)
     # Scores are cosines: times both lengths, the scale and the bias of the model, its logits.
     lengths_of_vectors = sentence.norm(dim=-1)[:, None] * batch.norm(dim=-1)
