@@ -270,7 +270,11 @@ def test_wrong_arguments_are_explained(engine: Engine) -> None:
         ("search_moments", {"query": "a", "k": 0}, "k should be greater than or equal to 1"),
         ("search_moments", {"query": "a", "k": "many"}, "k should be a valid integer"),
         ("search_moments", {"query": "a", "search_in": ["x"]}, "search_in.0 should be 'visual'"),
-        ("search_moments", {"query": "a", "limit": 3}, "has no argument 'limit'; it has query, k"),
+        (
+            "search_moments",
+            {"query": "a", "limit": 3, "pth": "x"},
+            "has no argument 'limit', 'pth' (did you mean 'path'?); known: query, k",
+        ),
         ("similar", {"clip_id": "../x"}, "clip_id should be a clip id from search results"),
         ("search", {}, "there is no tool 'search'; there are search_moments, similar"),
     ):

@@ -25,6 +25,7 @@ import numpy as np
 
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec, ShortVideo
+from eaglenet.core.text import pluralize
 from eaglenet.video import images, pixels, windows
 from eaglenet.video.containers import is_image
 from eaglenet.video.images import decode_image as decode_image
@@ -497,4 +498,4 @@ def decode_many(
     finally:
         if failures:
             lines = "".join(f"\n  {each.request.path}: {each.reason}" for each in failures)
-            logger.warning("skipped %d videos:%s", len(failures), lines)
+            logger.warning("skipped %s:%s", pluralize(len(failures), "video"), lines)
