@@ -38,7 +38,7 @@ def application(arguments: dict[str, str]) -> serve.Application:
         from eaglenet.search.engine import Engine
         from eaglenet.serve.app import create_app
         from eaglenet.serve.settings import Settings
-        from eaglenet.store.kinds import open_store
+        from eaglenet.store.store import open_store
 
         opened = open_store(store)
         scan = ShardScan(urls, opened.manifest.identity, token=token) if urls else None
