@@ -1,7 +1,7 @@
 """A store on object storage in two engines: the log of eaglenet, and Lance tables.
 
     python benchmarks/bucket_engines.py                      # 10,240 clips, 30 ms per request
-    python benchmarks/bucket_engines.py --clips 5000 --latency 0 --no-result
+    python benchmarks/bucket_engines.py --clips 7680 --latency 0 --no-result
 
 Both write the same clips to the S3 server of the tests (moto, in this process), in commits of 256
 clips of 13 files with 260 transcript lines. Each request waits ``--latency`` milliseconds before it
@@ -248,8 +248,8 @@ def optimize_tables(num_clips: int) -> Iterator[Step]:
     def choose() -> dict[str, Any]:
         for probes in PROBES:
             rows = [set(lance_rows(table, vector, probes)) for vector in queries()]
-            shared = [len(ours & truth) for ours, truth in zip(rows, exact, strict=True)]
-            recall = float(np.mean(shared)) / SHORTLIST
+            num_shared = [len(ours & truth) for ours, truth in zip(rows, exact, strict=True)]
+            recall = float(np.mean(num_shared)) / SHORTLIST
             if recall >= GOAL:
                 break
         return {"probes": probes, "recall": round(recall, 4)}

@@ -221,6 +221,77 @@ def make_videoprism(folder: Path, *, is_full: bool = False) -> Path:
     return folder
 
 
+def make_perception_av(folder: Path, *, num_frames: int | None = None) -> Path:
+    """Perception Encoder AV with its audio branches, as transformers saves it.
+
+    ``num_frames``: the processor samples this number, as those of the 16-frame models do.
+    """
+    require_sentence_transformers(videos=True)
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import (
+        PeAudioFeatureExtractor,
+        PeAudioVideoConfig,
+        PeAudioVideoModel,
+        PeAudioVideoProcessor,
+        PeVideoVideoProcessor,
+        PreTrainedTokenizerFast,
+    )
+
+    names = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "[CLS]", "[SEP]", "[PAD]", "[UNK]"]
+    ids = {name: number for number, name in enumerate(names)}
+    backend = Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ends = [(name, ids[name]) for name in ("[CLS]", "[SEP]")]
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=ends
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]",
+        unk_token="[UNK]", model_max_length=64, model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip
+    width = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "head_dim": 16}
+    config = PeAudioVideoConfig(
+        text_config={
+            "model_type": "modernbert", "vocab_size": len(names), "hidden_size": 24,
+            "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "pad_token_id": ids["[PAD]"], "bos_token_id": ids["[CLS]"],
+            "cls_token_id": ids["[CLS]"], "sep_token_id": ids["[SEP]"],
+            "eos_token_id": ids["[SEP]"],
+        },
+        audio_video_config={
+            **width, "num_hidden_layers": 1,
+            "audio_config": {
+                **width, "num_hidden_layers": 2,
+                "dac_config": {
+                    "encoder_hidden_size": 8, "downsampling_ratios": [2, 4], "codebook_dim": 8,
+                },
+            },
+            "video_config": {
+                **width, "num_hidden_layers": 3,
+                "vision_config": {
+                    "architecture": "vit_pe_core_large_patch14_336", "num_classes": 20,
+                    "global_pool": "map",
+                    "model_args": {"embed_dim": 64, "depth": 2, "img_size": [28, 28]},
+                },
+            },
+        },
+    )  # fmt: skip
+    torch.manual_seed(6)
+    model = PeAudioVideoModel(config)
+    with torch.no_grad():
+        model.video_model.text_video_logit_scale.fill_(10.0)
+        model.video_model.text_video_logit_bias.fill_(-10.0)
+    model.save_pretrained(folder)
+    half = [0.5, 0.5, 0.5]
+    videos = PeVideoVideoProcessor(
+        size={"height": 28, "width": 28}, image_mean=half, image_std=half, do_resize=True,
+        do_rescale=True, do_normalize=True, do_convert_rgb=True,
+        do_sample_frames=num_frames is not None, num_frames=num_frames,
+    )  # fmt: skip
+    PeAudioVideoProcessor(PeAudioFeatureExtractor(), videos, tokenizer).save_pretrained(folder)
+    return folder
+
+
 def make_clip(folder: Path) -> Path:
     """CLIP, which reads images and no videos."""
     package = require_sentence_transformers(videos=False)

@@ -1,4 +1,4 @@
-"""Addresses and models of chat servers. `tests/search/test_judge.py` has their answers."""
+"""Addresses and models of chat servers; for replies, see `tests/search/test_judge.py`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_key_must_fit_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_slow_handshake_ends_at_the_deadline() -> None:
-    """A byte of the first TLS record every 50 ms, which restarts the timeout of a socket."""
+    """The server sends a byte every 50 ms, which restarts the timeout of the socket."""
     is_over = threading.Event()
 
     def drip(listener: socket.socket) -> None:
@@ -118,7 +118,7 @@ def test_addresses_of_a_host_share_the_deadline(monkeypatch: pytest.MonkeyPatch)
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = listener.getsockname()
-        for _ in range(3):  # A full backlog: further connections are not answered.
+        for _ in range(3):  # With a full backlog, further connections are not accepted.
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(address)

@@ -16,7 +16,7 @@ from eaglenet.indexing.files import CandidateFile
 
 @pytest.fixture
 def one_core() -> Iterator[None]:
-    """Pins this thread to one processor, as `taskset` does."""
+    """Pin this thread to one processor, like `taskset`."""
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("no processor affinity on this system")
     before = os.sched_getaffinity(0)
@@ -52,7 +52,7 @@ def test_counts_all_processors_without_affinity(
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with sixteen processors and control groups in a temporary folder."""
+    """Simulate sixteen processors and control groups in a temporary folder."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     monkeypatch.setattr(platform, "CONTROL_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(platform, "PROC", tmp_path / "proc")
@@ -93,7 +93,7 @@ def test_smallest_quota_of_nested_groups_counts(groups: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["cpu", "cpu,cpuacct"])
 def test_reads_quota_of_cgroup_v1(groups: Path, folder: str) -> None:
-    # The name belongs to the host's tree, which a container does not see.
+    # The name is a path in the host's tree, which a container does not see.
     write(groups / "proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/1234\n0::/\n")
     write(groups / f"groups/{folder}/cpu.cfs_quota_us", "400000")
     write(groups / f"groups/{folder}/cpu.cfs_period_us", "100000")

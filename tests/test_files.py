@@ -39,15 +39,14 @@ def test_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     with atomic_write(path) as partial:
         partial.write_bytes(b"new")
         assert path.read_bytes() == b"old"
-        # Writers of videos choose the container by the ending.
+        # Video writers select the container by the extension.
         assert partial.suffix == ".mp4"
         assert partial.name.startswith(".")
     assert path.read_bytes() == b"new"
 
 
 def test_syncs_file_then_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The content before the rename, the rename before the return: a power cut between any two
-    leaves a whole file."""
+    """The content is synced before the rename, and the rename before the function returns."""
     happened: list[str] = []
     real_sync, real_replace = os.fsync, Path.replace
 
@@ -89,7 +88,7 @@ def test_failed_folder_keeps_the_old_one(tmp_path: Path) -> None:
 
 
 def test_kill_between_the_renames_loses_nothing(tmp_path: Path) -> None:
-    """The old folder is then found under its other name, and stands until there is a new one."""
+    """The old folder has another name then, and is restored at the next write."""
     (tmp_path / ".model.old").mkdir()
     (tmp_path / ".model.old" / "weights").touch()
     with pytest.raises(RuntimeError), atomic_folder(tmp_path / "model"):
@@ -98,7 +97,7 @@ def test_kill_between_the_renames_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_weights_have_the_usual_permissions(tmp_path: Path) -> None:
-    """The library's own files are their owner's alone; a service may run as another user."""
+    """The library makes files readable by their owner only; services may run as another user."""
     write_bytes(tmp_path / "usual", b"")
     write_tensors(tmp_path / "a.safetensors", {"a": torch.arange(3)})
     modes = [(tmp_path / name).stat().st_mode for name in ("usual", "a.safetensors")]

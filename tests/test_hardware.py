@@ -22,7 +22,7 @@ from eaglenet.core.hardware import (
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> object:
-    """Replaces the GPUs that torch sees: ``machine(cuda=2, mps=0, xpu=1, half="fp16")``."""
+    """Return a function that simulates GPUs: ``machine(cuda=2, xpu=1, half="fp16")``."""
 
     def build(*, half: Precision = "bf16", **counts: int) -> None:
         monkeypatch.setattr(hardware, "_num_gpus", lambda kind: counts.get(kind, 0))

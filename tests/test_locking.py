@@ -1,4 +1,4 @@
-"""Lock files: one holder at a time; others fail with its name, or wait."""
+"""Lock files: one holder at a time; others wait, or fail with the name of the holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs for onnxruntime: what is written can be read, and computes what numpy computes."""
+"""Graphs for onnxruntime: they can be read, and compute the same as numpy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WEIGHT, BIAS = RANDOM.standard_normal((2, 6)).astype(np.float32)
 
 
 def example() -> Graph:
-    """Normalise, multiply, split: attributes of every kind, and an axis of any size."""
+    """Return a graph with attributes of every kind and an axis of any size."""
     graph = Graph()
     graph.input("pixels", np.uint8, ["rows", 300, 6])
     values = graph.cast("pixels", np.float32)
@@ -73,7 +73,7 @@ def test_negative_and_large_numbers_are_attributes() -> None:
 
 
 def test_onnxruntime_reports_nothing(tmp_path: Path) -> None:
-    """From version 1.31 on, its import opens a database of events and writes ids to a file."""
+    """Since version 1.31, its import opens a database of events and writes ids to a file."""
     pytest.importorskip("onnxruntime")
     program = "import eaglenet, onnxruntime"
     environment = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}

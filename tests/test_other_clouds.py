@@ -1,6 +1,6 @@
-"""gs:// and az:// by the same library: against a small stand-in of Google's storage.
+"""gs:// and az:// with the same library, against a small stand-in of Google's storage.
 
-It knows what object storage needs to know here: whole objects, ranges, listings, and writes that
+The stand-in supports whole objects, ranges, listings, and writes that
 depend on the generation of an object.
 """
 
@@ -44,13 +44,13 @@ BUCKET = "films"
 
 
 class GoogleStandIn(BaseHTTPRequestHandler):
-    """The XML interface of Google's storage, as far as the library uses it."""
+    """XML interface of Google's storage, as far as the library uses it."""
 
     objects: dict[str, tuple[int, bytes]]
     lock: threading.Lock
 
     def log_message(self, *arguments: object) -> None:
-        """Tests are quiet."""
+        """Do not print requests."""
 
     def _answer(self, status: int, content: bytes = b"", **headers: str) -> None:
         self.send_response(status)
@@ -130,7 +130,7 @@ class GoogleStandIn(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GoogleStandIn]]:
-    """What Google's storage answers, on this machine."""
+    """Start the stand-in on this machine."""
     pytest.importorskip("obstore")
     handler = type("Handler", (GoogleStandIn,), {"objects": {}, "lock": threading.Lock()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -173,7 +173,7 @@ def test_a_write_with_a_condition_follows_the_generation(google: type[GoogleStan
     assert folder.tag("x") == first == folder.read("x")[1]
     second = folder.write_if("x", b"second", first)
     assert second != first
-    # Another was faster: with the old tag, and where nothing should be.
+    # Another writer was faster: a write with the old tag, and one for a missing object.
     for tag in (first, None):
         with pytest.raises(ChangedObjectError, match="another writer was faster"):
             folder.write_if("x", b"third", tag)

@@ -1,4 +1,4 @@
-"""Features of the system, and what happens where they are missing."""
+"""Features of the system, and behaviour without them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def run_hidden(level: str, log: Path, *arguments: str) -> str:
 def test_indexes_and_searches_without_features_of_linux(
     level: str, videos: Path, tmp_path: Path
 ) -> None:
-    from small_model import save_small_model  # Children import this module, and need no torch.
+    from small_model import (
+        save_small_model,
+    )  # Children import this module, which therefore does not import torch.
 
     model = save_small_model(tmp_path / "model")
     store, log = tmp_path / "store", tmp_path / "log"
@@ -63,15 +65,15 @@ def test_indexes_and_searches_without_features_of_linux(
     answer = json.loads(run_hidden(level, log, "search", "red", "--store", str(store), "--json"))
     paths = {Path(hit["path"]).name for hit in answer["hits"]}
     assert paths == {"one.mp4", "two.mkv", "three.avi"}
-    # A case-insensitive disk keeps one of two names that differ only in case.
+    # On a case-insensitive disk, names that differ only in case are one file.
     names = [str(path).casefold() for path in store.rglob("*")]
     assert len(names) == len(set(names))
 
 
 def start_allocating(connection: Connection, is_proc_hidden: bool) -> None:
-    """Allocate in a child of this small process and send what it sent and how it ended.
+    """Allocate in a child of this small process; send its message and exit code.
 
-    A process starts with the peak of its parent, which is gigabytes after many tests.
+    A process inherits the peak memory of its parent: gigabytes after many tests.
     """
     child = start_child(allocate, is_proc_hidden)
     is_limited = child.connection.recv()
@@ -101,7 +103,7 @@ def test_memory_is_limited(is_proc_hidden: bool, code: int) -> None:
 
 
 def limit_under_limits(connection: Connection) -> None:
-    """As after ``ulimit -v`` and ``ulimit -d``: a lower limit cannot be raised."""
+    """As after ``ulimit -v`` and ``ulimit -d``, a lower limit cannot be raised."""
     for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
         resource.setrlimit(kind, (2**32, 2**32))
     os.setresuid(65534, 65534, 65534) if os.getuid() == 0 else None
@@ -176,7 +178,7 @@ def test_kill_process_ignores_one_that_has_ended() -> None:
 
 @pytest.fixture(params=["parts", "checked"])
 def opens_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opens files part by part, and as on systems without ``dir_fd``."""
+    """Open files part by part, and as on systems without ``dir_fd``."""
     if request.param == "checked":
         monkeypatch.setattr(os, "supports_dir_fd", set())
 
@@ -297,7 +299,7 @@ def test_path_filters_match_windows_paths(pattern: str) -> None:
 
 
 class SlowArgument:
-    """Unpickled only when someone opens a FIFO for writing, as a large module is imported late."""
+    """Waits in unpickling until a FIFO is opened for writing, like the import of a large module."""
 
     def __init__(self, fifo: Path) -> None:
         self.fifo = fifo

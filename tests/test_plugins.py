@@ -1,4 +1,4 @@
-"""The package of docs/how-to/extending.md, installed from that page, trains and searches."""
+"""The package of docs/how-to/extending.md can be installed, trains and searches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ for command in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that the page shows."""
+    """Return the files on the page."""
     folder = tmp_path_factory.mktemp("sources")
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL):
         name = re.match(r"# (our_package/\w+\.py)\n", block)
@@ -50,7 +50,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package, put there by pip without any network."""
+    """Install the package in a folder with pip, without network."""
     folder = tmp_path_factory.mktemp("installed")
     wheel = folder / "our_package-1.0-py3-none-any.whl"
     information = "our_package-1.0.dist-info"
@@ -83,7 +83,7 @@ def _digest(text: str) -> str:
 
 
 def run(commands: list[list[str]], place: Path, *paths: Path) -> list[tuple[int, str, str]]:
-    """Exit code, output and error of commands in a process with the packages of ``paths``."""
+    """Run commands with the packages of ``paths``; return exit code, output and errors."""
     known = [str(path) for path in (*paths, *filter(None, sys.path))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(known), "SHELF": str(place)}
     script = [sys.executable, "-c", STEPS, json.dumps(commands)]
@@ -119,7 +119,7 @@ def test_plugin_trains_evaluates_indexes_and_searches(
     assert len(json.dumps(found)) > 100
     assert checked["splits"][0]["undecodable"][0]["video_id"] == "a"
 
-    # Another process, which has the module in reach but not installed.
+    # In another process, the module is on the path, but not installed.
     again = ["search", "a red circle", "--store", "shelf://ours", "--json"]
     without, named = run([again, [*again, "--import", "our_package"]], tmp_path, sources)
     assert without[0] != 0

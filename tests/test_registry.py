@@ -49,7 +49,7 @@ def test_duplicate_name_is_refused() -> None:
 
 @pytest.fixture
 def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[int]:
-    """Names with modules, which are not imported yet; ``helpers`` adds nothing."""
+    """Return a registry with modules that are not imported yet; ``helpers`` adds no name."""
     package = types.ModuleType("shapes_of_a_test")
     monkeypatch.setattr(package, "__path__", [str(tmp_path)], raising=False)
     monkeypatch.setitem(sys.modules, package.__name__, package)

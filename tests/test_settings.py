@@ -1,4 +1,4 @@
-"""Settings are read as the types that fields and arguments declare; wrong ones are named."""
+"""Settings are read with the types of fields and arguments; errors name invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eaglenet.core.settings import (
 
 @dataclass(frozen=True)
 class Inner:
-    """A part of :class:`Outer`."""
+    """Part of :class:`Outer`."""
 
     mean: tuple[float, float, float] = (0.1, 0.2, 0.3)
     names: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ def test_reports_value_that_does_not_fit(plain: Any, message: str) -> None:
 def load(
     root: str, *, fractions: Sequence[float] = (1.0,), part: int = 0, label: str | None = None
 ) -> None:
-    """A function whose arguments are options."""
+    """Function whose arguments are options."""
 
 
 def test_reads_options_as_argument_types() -> None:

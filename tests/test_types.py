@@ -17,7 +17,7 @@ from eaglenet.core.types import PairBatch, TextFeatures, VideoFeatures
 def test_copies_to_the_host_are_blocking(
     device: str, can_copy_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy from a GPU that is not waited for reads as zeros: videos without frames."""
+    """Until an asynchronous copy from a GPU ends, the data reads as zeros."""
     asked: list[bool] = []
     original = Tensor.to
 
@@ -38,7 +38,7 @@ NEEDED = {"sentence", "frames", "mask"}
 
 @pytest.mark.parametrize("record", [TextFeatures, VideoFeatures])
 def test_optional_fields_are_documented(record: type) -> None:
-    """In one place: the record's own description."""
+    """In the docstring of the record."""
     told = set(re.findall(r"\w+", record.__doc__ or ""))
     for field in dataclasses.fields(record):
         if field.name in NEEDED:
@@ -46,5 +46,5 @@ def test_optional_fields_are_documented(record: type) -> None:
             continue
         assert field.default is None, field.name
         assert "None" in str(field.type), field.name
-        # A mask belongs to what it masks; patches are named by what they are.
+        # Masks are documented with their tensors; the name of patches is clear.
         assert field.name.removesuffix("_mask") in told, field.name

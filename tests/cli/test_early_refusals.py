@@ -169,3 +169,15 @@ def test_what_can_be_written_is_accepted(tmp_path: Path) -> None:
     check_output_file(Path("relative.txt"))
     check_output_folder(tmp_path / "a" / "b" / "c")
     check_output_folder(Path("relative/folder"))
+
+
+def test_convert_names_a_missing_checkpoint_before_its_settings(tmp_path: Path) -> None:
+    result = runner.invoke(app, ["convert", str(tmp_path / "no.pt"), str(tmp_path / "model")])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{tmp_path / 'no.pt'}: no such file"
+
+
+def test_a_text_and_a_file_are_shown_as_one_query() -> None:
+    result = runner.invoke(app, ["search", "a dog", "--image", "my dog.jpg"])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).endswith("""write one query: '"a dog" + "my dog.jpg"'""")

@@ -21,6 +21,7 @@ from small_models import (
     pad_videos,
 )
 
+import st_models
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Encoder
 from eaglenet.encoders import ENCODERS
@@ -147,6 +148,21 @@ def test_scores_depend_on_the_pair_alone(name: str, family: str) -> None:
     scores = method.score(method.encode_text(texts), method.encode_video(videos))
     assert scores.shape == (TEXTS, VIDEOS)
     assert scores.isfinite().all()
+    assert scores.std(dim=0).min() > 0
+    alone = method.score(method.encode_text(texts[1]), method.encode_video(videos[3]))
+    torch.testing.assert_close(alone[0, 0], scores[1, 3], **CLOSE)
+    wider = method.encode_text(pad_texts(texts, 2))
+    longer = method.encode_video(pad_videos(videos, ROOM - FRAMES))
+    torch.testing.assert_close(method.score(wider, longer), scores, **CLOSE)
+
+
+@torch.no_grad()
+def test_scores_of_a_whole_clip_tower_depend_on_the_pair_alone(tmp_path: Path) -> None:
+    model = f"st:{st_models.make_perception_av(tmp_path)}"
+    method = build("clip4clip", folder.load_pretrained(model).encoder)
+    texts, videos = make_texts("clip"), make_videos("clip")
+    scores = method.score(method.encode_text(texts), method.encode_video(videos))
+    assert scores.shape == (TEXTS, VIDEOS)
     assert scores.std(dim=0).min() > 0
     alone = method.score(method.encode_text(texts[1]), method.encode_video(videos[3]))
     torch.testing.assert_close(alone[0, 0], scores[1, 3], **CLOSE)

@@ -1,4 +1,4 @@
-"""Small random CLIP models in transformers, and the same inputs for both sides."""
+"""Small random CLIP models in transformers, and inputs for them and for ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOCABULARY, END = 199, 198
 
 
 def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5) -> Any:
-    """transformers' CLIPModel with every weight and bias random and of a useful size."""
+    """Return transformers' CLIPModel with random weights and biases of a useful size."""
     from transformers import CLIPConfig, CLIPModel
 
     options = SHAPES[shape]
@@ -48,11 +48,11 @@ def oracle_model(shape: str, *, end_token: int = 2, seed: int = 5) -> Any:
             "hidden_act": options["act"],
         },
     )
-    return randomised(CLIPModel(config), seed)
+    return randomise_weights(CLIPModel(config), seed)
 
 
-def randomised(model: Any, seed: int = 5) -> Any:
-    """The model in eval mode with every weight random and of a useful size."""
+def randomise_weights(model: Any, seed: int = 5) -> Any:
+    """Return the model in eval mode with random weights of a useful size."""
     model = model.eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -76,7 +76,7 @@ def random_clips(shape: str, videos: int = 2, frames: int = 5, seed: int = 11) -
 
 
 def random_tokens(texts: int = 4, words: int = 13, seed: int = 13) -> Tokens:
-    """Texts of different lengths, padded with 0."""
+    """Return texts of different lengths, padded with 0."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, END - 1, (texts, words), generator=generator)
     mask = torch.zeros(texts, words, dtype=torch.bool)
@@ -87,8 +87,8 @@ def random_tokens(texts: int = 4, words: int = 13, seed: int = 13) -> Tokens:
     return Tokens(ids, mask)
 
 
-def normalised(clips: Clips) -> Tensor:
-    """What transformers' image processor makes of these pixels: [images, 3, height, width]."""
+def normalise_pixels(clips: Clips) -> Tensor:
+    """Return pixels [images, 3, height, width], normalised like by transformers."""
     mean = torch.tensor(CLIP_PIXEL_MEAN, dtype=torch.float64)[:, None, None]
     std = torch.tensor(CLIP_PIXEL_STD, dtype=torch.float64)[:, None, None]
     return ((clips.frames.flatten(0, 1).double() / 255 - mean) / std).float()

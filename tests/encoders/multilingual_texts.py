@@ -1,4 +1,4 @@
-"""Sentences in ten scripts, with emoji, right-to-left text, control and odd characters."""
+"""Sentences in ten scripts, with emoji, right-to-left text, control and rare characters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def letters_of(script: str) -> list[str]:
 
 
 def generated_sentences(count: int, seed: int = 0) -> list[str]:
-    """``count`` sentences, each mostly in one script, a few empty or very long."""
+    """Return ``count`` sentences, each mostly in one script; a few are empty or very long."""
     chance = random.Random(seed)
     alphabets = {script: letters_of(script) for script in SCRIPTS}
     sentences = []

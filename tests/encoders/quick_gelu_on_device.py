@@ -1,8 +1,8 @@
-"""Compares the product with QuickGELU at its end with the plain layers on a Hopper GPU.
+"""Compares the product fused with QuickGELU with the plain layers on a Hopper GPU.
 
-A script of its own, because the tests run Triton's interpreter in their process:
-``PYTHONPATH=src python tests/encoders/quick_gelu_on_device.py`` needs torch and triton alone. It
-prints JSON, with what was wrong under "failures", and then ends with 1.
+A script, since the tests run Triton's interpreter in their process:
+``PYTHONPATH=src python tests/encoders/quick_gelu_on_device.py`` needs only torch and triton. It
+prints JSON, and exits with 1 if there are entries under "failures".
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ COSINE = 0.999
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """Rows of each launch of the kernel."""
+def record_launches() -> Iterator[list[int]]:
+    """Record the rows of each launch of the kernel."""
     launches: list[int] = []
     launch = quick_gelu_kernel.launch
 
@@ -64,12 +64,12 @@ def without() -> Any:
     return patch.object(quick_gelu_product, "HAS_TRITON", False)
 
 
-def relative(found: Tensor, exact: Tensor) -> float:
-    return float((found.double() - exact.double()).norm() / exact.double().norm())
+def relative(result: Tensor, exact: Tensor) -> float:
+    return float((result.double() - exact.double()).norm() / exact.double().norm())
 
 
 def microseconds(function: Callable[[], Any], calls: int = 50) -> float:
-    """Of one call, many queued at a time."""
+    """Return the microseconds of a call, with many calls queued."""
     seconds = []
     for _ in range(6):
         torch.cuda.synchronize()
@@ -82,63 +82,65 @@ def microseconds(function: Callable[[], Any], calls: int = 50) -> float:
 
 
 def compare_product(rows: int, inner: int, width: int) -> dict[str, float]:
-    drawn = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator("cuda").manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, device="cuda", generator=drawn)
+        return torch.randn(shape, device="cuda", generator=generator)
 
-    left, bias = draw(rows, inner).bfloat16(), draw(width).bfloat16()
+    inputs, bias = draw(rows, inner).bfloat16(), draw(width).bfloat16()
     weight = (draw(width, inner) / inner**0.5).bfloat16()
-    exact = quick_gelu(F.linear(left.float(), weight.float(), bias.float()))
-    found = quick_gelu_product.quick_gelu_product(left, weight, bias)
+    exact = quick_gelu(F.linear(inputs.float(), weight.float(), bias.float()))
+    result = quick_gelu_product.quick_gelu_product(inputs, weight, bias)
     return {
-        "error": relative(found, exact),
-        "error_of_plain_layers": relative(quick_gelu(F.linear(left, weight, bias)), exact),
+        "error": relative(result, exact),
+        "error_of_plain_layers": relative(quick_gelu(F.linear(inputs, weight, bias)), exact),
     }
 
 
 def compare_module(
-    module: nn.Module, call: Callable[[], Tensor], *, compiled: bool
+    module: nn.Module, call: Callable[[], Tensor], *, is_compiled: bool
 ) -> dict[str, Any]:
-    """One module with the kernel and without; ``launches``: of the kernel, in each."""
-    found: dict[str, Any] = {}
+    """Compare a module with and without the kernel; ``launches``: expected kernel launches."""
+    result: dict[str, Any] = {}
     outputs = []
     for name in ("with", "without"):
         torch.compiler.reset()
         module._compiled_call_impl = None
-        if compiled:
+        if is_compiled:
             module.compile(dynamic=False, fullgraph=isinstance(module, FeedForward))
-        with counted() as launches:
+        with record_launches() as launches:
             if name == "with":
                 outputs.append(call())
             else:
                 with without():
                     outputs.append(call())
-        found[f"launches_{name}"] = list(launches)
+        result[f"launches_{name}"] = list(launches)
         if name == "with":
-            found["microseconds_with"] = microseconds(call)
+            result["microseconds_with"] = microseconds(call)
         else:
             with without():
-                found["microseconds_without"] = microseconds(call)
+                result["microseconds_without"] = microseconds(call)
     module._compiled_call_impl = None
     torch.compiler.reset()
-    found["difference"] = relative(*outputs)
-    found["cosine"] = float(F.cosine_similarity(*(o.double() for o in outputs), dim=-1).min())
-    return found
+    result["difference"] = relative(*outputs)
+    result["cosine"] = float(F.cosine_similarity(*(o.double() for o in outputs), dim=-1).min())
+    return result
 
 
 def compare_layers(failures: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     layer = FeedForward(768, 3072, "quick_gelu").to("cuda", torch.bfloat16).eval()
     for frames in (328, 768, 2304):
         tokens = torch.randn(frames, 50, 768, device="cuda", dtype=torch.bfloat16)
-        for compiled in (False, True):
-            name = f"layer, {50 * frames} rows, {'compiled' if compiled else 'eager'}"
-            found = compare_module(layer, lambda given=tokens: layer(given), compiled=compiled)
-            if found["launches_with"] != [50 * frames] or found["launches_without"]:
+        for is_compiled in (False, True):
+            name = f"layer, {50 * frames} rows, {'compiled' if is_compiled else 'eager'}"
+            result = compare_module(
+                layer, lambda given=tokens: layer(given), is_compiled=is_compiled
+            )
+            if result["launches_with"] != [50 * frames] or result["launches_without"]:
                 failures.append(f"{name}: launches")
-            if not found["difference"] < LAYER_ERROR:
+            if not result["difference"] < LAYER_ERROR:
                 failures.append(f"{name}: difference")
-            yield name, found
+            yield name, result
 
 
 def compare_towers(failures: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -149,25 +151,25 @@ def compare_towers(failures: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for dtype in (torch.bfloat16, torch.float32):
         encoder = ClipEncoder(config).to("cuda", dtype).eval()
         expected = [50 * FRAMES] * (blocks - 1) if dtype == torch.bfloat16 else []
-        for compiled in (False, True) if expected else (False,):
-            name = f"CLIP B/32, {dtype}, {'compiled' if compiled else 'eager'}"
-            found = compare_module(
+        for is_compiled in (False, True) if expected else (False,):
+            name = f"CLIP B/32, {dtype}, {'compiled' if is_compiled else 'eager'}"
+            result = compare_module(
                 encoder.vision,
                 lambda given=encoder: given.encode_frames(frames, mask),
-                compiled=compiled,
+                is_compiled=is_compiled,
             )
-            if found["launches_with"] != expected or found["launches_without"]:
+            if result["launches_with"] != expected or result["launches_without"]:
                 failures.append(f"{name}: launches")
-            if not found["cosine"] > COSINE:
+            if not result["cosine"] > COSINE:
                 failures.append(f"{name}: cosine")
-            yield name, found
+            yield name, result
 
 
 @torch.inference_mode()
 def main() -> int:
     torch.manual_seed(0)
     failures: list[str] = []
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(),
         "versions": {"torch": torch.__version__, "triton": triton.__version__},
         "products": {},
@@ -178,17 +180,17 @@ def main() -> int:
         failures.append("this device is not one of the kernel's")
     else:
         for name, shape in PRODUCTS.items():
-            errors = found["products"][name] = compare_product(*shape)
+            errors = result["products"][name] = compare_product(*shape)
             if not errors["error"] < ERROR:
                 failures.append(f"{name}: error")
             print(f"{name}: {errors}", file=sys.stderr, flush=True)
         for compare in (compare_layers, compare_towers):
             for name, row in compare(failures):
-                found["modules"][name] = row
+                result["modules"][name] = row
                 print(f"{name}: {row}", file=sys.stderr, flush=True)
         if not quick_gelu_product.HAS_TRITON:
             failures.append("a launch failed, and the plain layers stood in")
-    print(json.dumps(found, indent=2))
+    print(json.dumps(result, indent=2))
     return 1 if failures else 0
 
 

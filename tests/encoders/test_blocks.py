@@ -1,4 +1,4 @@
-"""The feed-forward layer in its two forms, and the choice of attention kernels."""
+"""The forms of the feed-forward layer, and the choice of attention kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eaglenet.encoders.clip_config import Activation
 
 @pytest.mark.parametrize("shape", [(3, 5, 16), (7, 16)])
 def test_an_activation_inside_the_product_changes_nothing(shape: tuple[int, ...]) -> None:
-    # On a CPU the activation of this product is the exact GELU.
+    # On a CPU, the activation of this product is the exact GELU.
     layer = FeedForward(16, 64, "gelu").eval()
     tokens = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -24,10 +24,10 @@ def test_an_activation_inside_the_product_changes_nothing(shape: tuple[int, ...]
 
 @pytest.mark.parametrize("deviation", [0.3, 1.0, 2.0, 4.0])
 def test_gelu_by_tanh_is_nearer_to_gelu_than_its_rounding_to_bf16(deviation: float) -> None:
-    drawn = torch.randn(200_000, generator=torch.Generator().manual_seed(1)) * deviation
-    exact = F.gelu(drawn)
+    samples = torch.randn(200_000, generator=torch.Generator().manual_seed(1)) * deviation
+    exact = F.gelu(samples)
     rounding = (exact.bfloat16().float() - exact).square().mean().sqrt()
-    other = (F.gelu(drawn, approximate="tanh") - exact).square().mean().sqrt()
+    other = (F.gelu(samples, approximate="tanh") - exact).square().mean().sqrt()
     assert other < rounding / 8
 
 

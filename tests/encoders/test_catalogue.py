@@ -1,4 +1,4 @@
-"""Models by name: what is said of each is true of its shape, and licences are asked for."""
+"""Models by name: descriptions match the shapes, and licences must be accepted."""
 
 from __future__ import annotations
 
@@ -60,10 +60,14 @@ def test_cards_of_sentence_transformers_say_what_the_architectures_of_transforme
             "st:google/videoprism-lvt-base-f16r288": transformers.VideoPrismClipModel(
                 transformers.VideoPrismConfig(text_config={}, vision_config={})
             ),
+            "st:facebook/pe-av-large": transformers.PeVideoModel(
+                transformers.PeVideoConfig(text_config={}, video_config={"num_hidden_layers": 4})
+            ),
         }
     assert set(models) == {name for name, card in CARDS.items() if card.family == "st"}
     for name, model in models.items():
         assert sum(weight.numel() for weight in model.parameters()) == CARDS[name].parameters
+    assert len(models["st:facebook/pe-av-large"].video_head.proj.weight) == 1024
 
 
 def test_a_model_that_cannot_be_loaded_is_not_downloaded() -> None:
@@ -105,13 +109,13 @@ def test_a_licence_against_commercial_use_has_to_be_accepted(
 def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
     licence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """MetaCLIP's smaller models, for example: the README is fetched first, and nothing else."""
+    """For example MetaCLIP's smaller models: only the README is downloaded."""
     import huggingface_hub
     from huggingface_hub import constants
 
     from eaglenet.encoders import hub
 
-    asked = []
+    requests = []
     (tmp_path / "README.md").write_text(
         f"---\nlicense: {licence}\ntags:\n- vision\n---\n# A model\n"
     )
@@ -119,7 +123,7 @@ def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
     def download(identifier: str, file: str, *, local_files_only: bool, **_: Any) -> str:
         if local_files_only or file != "README.md":
             raise FileNotFoundError(file)
-        asked.append(file)
+        requests.append(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -128,7 +132,7 @@ def test_a_model_without_a_card_is_asked_for_by_the_licence_of_its_page(
     monkeypatch.delenv(LICENCE_VARIABLE, raising=False)
     with pytest.raises(UsageError, match=f"{licence}, which forbids commercial use"):
         find_hub_folder("facebook/metaclip-2-worldwide-b32")
-    assert asked == ["README.md"]
+    assert requests == ["README.md"]
     monkeypatch.setenv(LICENCE_VARIABLE, licence.upper())
     with pytest.raises(ModelNotFoundError, match="the hub answered"):
         find_hub_folder("facebook/metaclip-2-worldwide-b32")
@@ -173,10 +177,10 @@ def test_a_store_remembers_the_exact_revision(
     snapshot.mkdir()
     for name in ("open_clip_config.json", "open_clip_model.safetensors"):
         (snapshot / name).write_text("{}")
-    asked = []
+    requests = []
 
     def download(identifier: str, file: str, *, revision: str | None, **_: Any) -> str:
-        asked.append((identifier, revision))
+        requests.append((identifier, revision))
         if not (snapshot / file).is_file():
             raise FileNotFoundError(file)
         return str(snapshot / file)
@@ -185,17 +189,17 @@ def test_a_store_remembers_the_exact_revision(
     assert exact_name("balanced") == f"timm/PE-Core-B-16@{commit}"
     assert exact_name("demo") == "demo"
     assert find_hub_folder(f"timm/PE-Core-B-16@{commit}") == snapshot
-    assert asked[-1] == ("timm/PE-Core-B-16", commit)
+    assert requests[-1] == ("timm/PE-Core-B-16", commit)
     assert split_revision("ViT-L/14@336px") == ("ViT-L/14@336px", None)
 
 
 def test_the_command_lists_models() -> None:
     runner = CliRunner()
-    listed = runner.invoke(app, ["models"])
-    assert listed.exit_code == 0
+    listing = runner.invoke(app, ["models"])
+    assert listing.exit_code == 0
     source = "PE-Core-L-14-336: Bolya et"
     for part in ("best", source, "Apache-2.0", "50.3", "arXiv:2504.13181", "no commercial use"):
-        assert part in listed.output
+        assert part in listing.output
     rows = json.loads(runner.invoke(app, ["models", "--json"]).output)
     assert {row["family"] for row in rows if "clip-vit" in row["name"]} == {"clip"}
 
@@ -218,7 +222,7 @@ def test_the_list_fits_80_columns_and_names_everything(
 
 
 def test_speed_is_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the first frame alone where that takes long."""
+    """If it takes long, only the first frame is measured."""
     from eaglenet.cli.models import frames_per_second
 
     card = CARDS["openai/clip-vit-base-patch32"]
@@ -230,7 +234,7 @@ def test_speed_is_measured_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_alias_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of that name is written as ./best, as for the demo model."""
+    """A folder of such a name is written as ./best, as for the demo model."""
     import eaglenet
 
     (tmp_path / "best").mkdir()

@@ -1,4 +1,4 @@
-"""transformers' CLIPModel is the oracle: the same features from the same folder, to 1e-5."""
+"""Features equal those of transformers' CLIPModel from the same folder, to 1e-5."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from clip_oracle import END, SHAPES, normalised, oracle_model, random_clips, random_tokens
+from clip_oracle import END, SHAPES, normalise_pixels, oracle_model, random_clips, random_tokens
 from safetensors.torch import load_file, save_file
 
 from clip_folder import learn_tokenizer, save_clip
@@ -22,7 +22,7 @@ TOLERANCE = {"atol": 1e-5, "rtol": 1e-5}
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Any, Path]:
-    """(shape name, oracle, folder)."""
+    """Return the name of a shape, a model of transformers, and its folder."""
     folder = tmp_path_factory.mktemp(request.param)
     oracle = oracle_model(request.param)
     oracle.save_pretrained(folder)
@@ -44,9 +44,9 @@ def test_text_features_equal_the_oracle_alone_and_in_a_batch(pair: tuple[str, An
 def test_word_features_are_the_projection_of_every_position(pair: tuple[str, Any, Path]) -> None:
     _, oracle, folder = pair
     encoder, tokens = read_clip_folder(folder), random_tokens()
-    hidden = oracle.text_model(input_ids=tokens.ids).last_hidden_state
+    hidden_states = oracle.text_model(input_ids=tokens.ids).last_hidden_state
     features = encoder.encode_text(tokens, words=True)
-    torch.testing.assert_close(features.words, oracle.text_projection(hidden), **TOLERANCE)
+    torch.testing.assert_close(features.words, oracle.text_projection(hidden_states), **TOLERANCE)
     assert torch.equal(features.words_mask, tokens.mask)
     ends = tokens.mask.sum(dim=1) - 1
     at_the_end = features.words[torch.arange(len(tokens)), ends]
@@ -58,7 +58,7 @@ def test_word_features_are_the_projection_of_every_position(pair: tuple[str, Any
 def test_frame_features_equal_the_oracle_alone_and_in_a_batch(pair: tuple[str, Any, Path]) -> None:
     shape, oracle, folder = pair
     encoder, clips = read_clip_folder(folder), random_clips(shape)
-    expected = oracle.get_image_features(pixel_values=normalised(clips)).pooler_output
+    expected = oracle.get_image_features(pixel_values=normalise_pixels(clips)).pooler_output
     expected = expected.unflatten(0, (2, 5))
     torch.testing.assert_close(encoder.encode_video(clips).frames, expected, **TOLERANCE)
     alone = encoder.encode_video(clips[1]).frames
@@ -71,8 +71,8 @@ def test_patch_features_are_all_tokens_with_the_class_token_first(
 ) -> None:
     shape, oracle, folder = pair
     encoder, clips = read_clip_folder(folder), random_clips(shape)
-    hidden = oracle.vision_model(pixel_values=normalised(clips)).last_hidden_state
-    expected = oracle.visual_projection(oracle.vision_model.post_layernorm(hidden))
+    hidden_states = oracle.vision_model(pixel_values=normalise_pixels(clips)).last_hidden_state
+    expected = oracle.visual_projection(oracle.vision_model.post_layernorm(hidden_states))
     features = encoder.encode_video(clips, patches=True)
     torch.testing.assert_close(features.patches.flatten(0, 1), expected, **TOLERANCE)
     assert torch.equal(features.frames, features.patches[:, :, 0])
@@ -87,7 +87,7 @@ def test_our_folders_load_there_and_back(pair: tuple[str, Any, Path], tmp_path: 
     shape, oracle, folder = pair
     save_clip(read_clip_folder(folder), None, tmp_path)
     there = CLIPModel.from_pretrained(tmp_path).eval()
-    tokens, pixels = random_tokens(), normalised(random_clips(shape))
+    tokens, pixels = random_tokens(), normalise_pixels(random_clips(shape))
     for ours, theirs in zip(there.state_dict().values(), oracle.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs)
     torch.testing.assert_close(
@@ -129,7 +129,7 @@ def test_half_precision_runs_and_stays_near_full_precision(
     assert torch.cosine_similarity(expected, frames.float(), dim=-1).min() > 0.999
     expected, texts = full.encode_text(tokens).sentence, half.encode_text(tokens).sentence
     assert torch.cosine_similarity(expected, texts.float(), dim=-1).min() > 0.999
-    # The statistics of the pixels are not rounded with the weights.
+    # Pixel statistics are not rounded with the weights.
     assert torch.equal(full.vision.patch_embedding.scale, half.vision.patch_embedding.scale)
 
 
@@ -169,22 +169,22 @@ def test_sharded_and_older_weight_files_are_read(tmp_path: Path) -> None:
     halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
     config = (tmp_path / "one" / "config.json").read_text()
 
-    sharded, older = tmp_path / "sharded", tmp_path / "older"
-    for folder in (sharded, older):
+    sharded_folder, older = tmp_path / "sharded", tmp_path / "older"
+    for folder in (sharded_folder, older):
         folder.mkdir()
         (folder / "config.json").write_text(config)
     for file, part in halves.items():
-        save_file({name: weights[name] for name in part}, sharded / file)
+        save_file({name: weights[name] for name in part}, sharded_folder / file)
     where = {name: file for file, part in halves.items() for name in part}
-    index = sharded / "model.safetensors.index.json"
+    index = sharded_folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": where}))
     torch.save(weights, older / "pytorch_model.bin")
-    for folder in (sharded, older):
+    for folder in (sharded_folder, older):
         for name, value in read_clip_folder(folder).state_dict().items():
             assert torch.equal(value, expected[name])
-    (sharded / "b.safetensors").unlink()
+    (sharded_folder / "b.safetensors").unlink()
     with pytest.raises(ModelNotFoundError, match=r"b\.safetensors"):
-        read_clip_folder(sharded)
+        read_clip_folder(sharded_folder)
 
 
 def test_a_folder_loads_with_its_tokenizer_and_its_pixel_statistics(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How the encoder behaves in training and in use; its values are proven beside transformers."""
+"""The encoder in training and in use; other tests compare its values with transformers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CONFIG = ClipConfig(
 
 @pytest.fixture
 def encoder() -> ClipEncoder:
-    """Small towers with random weights."""
+    """Return small towers with random weights."""
     return ClipEncoder(CONFIG).eval()
 
 
 @pytest.fixture
 def clips() -> Clips:
-    """Two videos, one with a padded frame."""
+    """Return two videos, one with a padded frame."""
     generator = torch.Generator().manual_seed(1)
     frames = torch.randint(0, 256, (VIDEOS, FRAMES, 3, SIZE, SIZE), generator=generator)
     mask = torch.tensor([[True, True, True], [True, False, False]])
@@ -48,7 +48,7 @@ def clips() -> Clips:
 
 @pytest.fixture
 def tokens() -> Tokens:
-    """Four sentences that end before their last column."""
+    """Return four texts that end before the last column."""
     ids = torch.randint(1, 58, (TEXTS, WORDS), generator=torch.Generator().manual_seed(2))
     ids[:, 6], ids[:, 7:] = 59, 0
     return Tokens(ids, ids != 0)
@@ -123,8 +123,8 @@ def test_frozen_embeddings_are_what_the_field_freezes(
     encoder: ClipEncoder, clips: Clips, tokens: Tokens
 ) -> None:
     freeze_parameters(nn.ModuleDict({"encoder": encoder}), "embeddings")
-    frozen = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
-    assert frozen == {
+    frozen_names = {name for name, weight in encoder.named_parameters() if not weight.requires_grad}
+    assert frozen_names == {
         "vision.patch_embedding.projection.weight",
         "vision.class_embedding",
         "vision.positional_embedding",
@@ -173,7 +173,7 @@ with torch.no_grad():
 
 @pytest.mark.slow
 def test_compiled_towers_give_the_same_features_under_the_same_names() -> None:
-    # In a process of its own: the shape checks of these tests cannot be traced.
+    # In another process, since the shape checks of the tests cannot be traced.
     program = COMPILED.format(config=dataclasses.asdict(CONFIG), size=SIZE)
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -236,8 +236,8 @@ def test_frame_positions_tell_equal_frames_apart(clips: Clips) -> None:
     plain = ClipEncoder(CONFIG).eval().encode_video(still).frames
     torch.testing.assert_close(plain[:, 0], plain[:, 2])
     encoder = ClipEncoder(config).eval()
-    placed = encoder.encode_video(still).frames
-    assert (placed[:, 0] - placed[:, 2]).abs().max() > 1e-3
+    vectors = encoder.encode_video(still).frames
+    assert (vectors[:, 0] - vectors[:, 2]).abs().max() > 1e-3
     longer = torch.cat([still.frames, still.frames], dim=1)
     with pytest.raises(ConfigError, match="frame_positions"):
         encoder.encode_frames(longer)
@@ -253,7 +253,7 @@ def test_the_feed_forward_without_gradients_is_the_one_with_them(encoder: ClipEn
 
 
 def test_what_stands_after_the_end_is_not_computed(encoder: ClipEncoder, tokens: Tokens) -> None:
-    """Without gradients the tower reads as far as the longest sentence; the same comes out."""
+    """Without gradients, the tower stops after the longest text, with the same result."""
     widths: list[int] = []
     handle = encoder.text.blocks[0].register_forward_hook(
         lambda module, inputs, output: widths.append(inputs[0].shape[1])
@@ -269,72 +269,72 @@ def test_what_stands_after_the_end_is_not_computed(encoder: ClipEncoder, tokens:
 
 
 def count_pictures(encoder: ClipEncoder, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pictures each later call of the vision tower gets."""
-    seen: list[int] = []
+    """Record the number of images of each later call of the vision tower."""
+    counts: list[int] = []
     forward = encoder.vision.forward
 
-    def counted(pictures: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        seen.append(len(pictures))
+    def count_call(pictures: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        counts.append(len(pictures))
         return forward(pictures, *arguments, **options)
 
-    monkeypatch.setattr(encoder.vision, "forward", counted)
-    return seen
+    monkeypatch.setattr(encoder.vision, "forward", count_call)
+    return counts
 
 
 @pytest.mark.parametrize("patches", [False, True])
 def test_a_video_of_one_picture_costs_one_frame(
     encoder: ClipEncoder, clips: Clips, monkeypatch: pytest.MonkeyPatch, patches: bool
 ) -> None:
-    """Photographs fill every place with one picture; among other videos too, in their order."""
+    """An image repeats one frame; batches with other videos keep their order."""
     still = clips.frames[:1, :1].expand(1, FRAMES, -1, -1, -1)
-    mixed = Clips(
+    batch = Clips(
         torch.cat([clips.frames, still]), torch.ones(3, FRAMES, dtype=torch.bool), torch.zeros(3, 3)
     )
-    wanted = encoder.encode_frames(mixed.frames, mixed.mask, patches=patches).detach()
-    seen = count_pictures(encoder, monkeypatch)
+    targets = encoder.encode_frames(batch.frames, batch.mask, patches=patches).detach()
+    counts = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
-        video = encoder.encode_video(mixed, patches=patches)
-    assert sum(seen) == 2 * FRAMES + 1
-    torch.testing.assert_close(video.frames, wanted[:, :, 0])
+        video = encoder.encode_video(batch, patches=patches)
+    assert sum(counts) == 2 * FRAMES + 1
+    torch.testing.assert_close(video.frames, targets[:, :, 0])
     if patches:
-        torch.testing.assert_close(video.patches, wanted)
-    seen.clear()
+        torch.testing.assert_close(video.patches, targets)
+    counts.clear()
     encoder.set_token_shift((1,))
     with torch.no_grad():
-        encoder.encode_video(mixed, patches=patches)
-    assert sum(seen) == 3 * FRAMES, "a frame there depends on its place"
+        encoder.encode_video(batch, patches=patches)
+    assert sum(counts) == 3 * FRAMES, "a frame there depends on its place"
 
 
 def test_frames_that_fill_up_a_short_video_cost_one(
     encoder: ClipEncoder, clips: Clips, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repeated or black ones, in any video of a batch, also where one comes again later."""
+    """Repeated or black frames in any video of a batch are encoded once."""
     frames = clips.frames.clone()
     frames[0, 1:] = 0
     frames[1, 2] = frames[1, 0]
     frames[1, 1, 0, -1, -1] += 1
     mask = torch.ones(2, FRAMES, dtype=torch.bool)
     mask[0, 1:] = False
-    filled = Clips(frames, mask, torch.zeros(2, FRAMES))
-    wanted = encoder.encode_frames(filled.frames, filled.mask).detach()
-    seen = count_pictures(encoder, monkeypatch)
+    batch = Clips(frames, mask, torch.zeros(2, FRAMES))
+    targets = encoder.encode_frames(batch.frames, batch.mask).detach()
+    counts = count_pictures(encoder, monkeypatch)
     with torch.no_grad():
-        video = encoder.encode_video(filled)
+        video = encoder.encode_video(batch)
     # One and black; two that differ in one number, of which the first comes again.
-    assert sum(seen) == 2 + FRAMES - 1
-    torch.testing.assert_close(video.frames, wanted[:, :, 0])
+    assert sum(counts) == 2 + FRAMES - 1
+    torch.testing.assert_close(video.frames, targets[:, :, 0])
     assert torch.equal(video.mask, mask)
 
 
 def test_a_frame_that_differs_in_one_pixel_is_another_one(
     encoder: ClipEncoder, clips: Clips
 ) -> None:
-    """Whatever row the pixel is in."""
+    """In any row."""
     twins = clips.frames[:1, :1].repeat(1, 2, 1, 1, 1)
     for row in range(twins.shape[3]):
-        changed = twins.clone()
-        changed[0, 1, 0, row, 0] += 100
-        clip = Clips(changed, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
+        other = twins.clone()
+        other[0, 1, 0, row, 0] += 100
+        clip = Clips(other, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
         with torch.no_grad():
             vectors = encoder.encode_video(clip).frames[0]
         assert not torch.equal(vectors[0], vectors[1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from clip_oracle import randomised
+from clip_oracle import randomise_weights
 from tokenizer_files import write_tokenizer, xlm_file
 
 import eaglenet
@@ -49,10 +49,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def save(kind: str, folder: Path) -> Any:
-    """The files that the hub has of such a model, timm's config too; open_clip's own model."""
+    """Write the files of a model on the hub, with timm's config; return open_clip's model."""
     import safetensors.torch
 
-    model = randomised(import_oracle("open_clip").model.CLIP(**KINDS[kind]))
+    model = randomise_weights(import_oracle("open_clip").model.CLIP(**KINDS[kind]))
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.4], "resize_mode": "shortest"}
     plain = {"model_cfg": KINDS[kind], "preprocess_cfg": pictures}
@@ -108,13 +108,13 @@ def test_options_that_change_the_towers_are_refused_by_name(
     section: str, option: dict[str, Any], name: str
 ) -> None:
     plain = KINDS["laion"]
-    changed = {**plain, section: {**plain.get(section, {}), **option}}
+    new_values = {**plain, section: {**plain.get(section, {}), **option}}
     with pytest.raises(CheckpointError, match=f"{name}.*openclip:NAME/PRETRAINED"):
-        config_from_open_clip({"model_cfg": changed}, {})
+        config_from_open_clip({"model_cfg": new_values}, {})
 
 
 def test_weights_for_another_vocabulary_than_clips_are_refused(tmp_path: Path) -> None:
-    """MetaCLIP 2's own file looks like OpenAI's; CLIP's word pieces would be nonsense to it."""
+    """MetaCLIP 2's file looks like OpenAI's, but CLIP's vocabulary does not fit it."""
     model = save("metaclip2", tmp_path / "hub")
     path = tmp_path / "metaclip2.pt"
     torch.save(model.state_dict(), path)

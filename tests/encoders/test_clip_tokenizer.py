@@ -1,4 +1,4 @@
-"""CLIP's ids, proven against transformers' tokenizer on the same vocabulary."""
+"""CLIP's ids, compared with transformers' tokenizer on the same vocabulary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UsageError
 from eaglenet.encoders.tokenizers import ClipTokenizer
 from sampling import slow
 
-# Found, not imported: the package is there for its table alone.
+# Located, not imported, since only its table is needed.
 SPEC = importlib.util.find_spec("open_clip")
 TABLE = SPEC and Path(SPEC.submodule_search_locations[0]) / "bpe_simple_vocab_16e6.txt.gz"
 pytestmark = pytest.mark.skipif(not TABLE, reason="no BPE table: open_clip_torch is not installed")
@@ -42,13 +42,13 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> ClipTokenizer:
-    """CLIP's own table of pieces."""
+    """Return a tokenizer with CLIP's table."""
     return ClipTokenizer.from_table(TABLE)
 
 
 @pytest.fixture(scope="module")
 def oracle(tokenizer: ClipTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """From vocab.json and merges.txt, so that nothing of ours but the two lists is shared."""
+    """Return transformers' tokenizer, read from vocab.json and merges.txt."""
     from transformers import CLIPTokenizer
 
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -146,9 +146,9 @@ def test_broken_unicode_gives_ids_and_no_crash(tokenizer: Any, text: Any) -> Non
 def test_lone_surrogates_count_as_the_replacement_character_and_pairs_are_joined(
     tokenizer: ClipTokenizer,
 ) -> None:
-    broken = tokenizer(["a \ud800 b", "\udfff", "\ud83d\ude00"])
-    mended = tokenizer(["a \ufffd b", "\ufffd", "\U0001f600"])
-    assert torch.equal(broken.ids, mended.ids)
+    invalid_tokens = tokenizer(["a \ud800 b", "\udfff", "\ud83d\ude00"])
+    valid_tokens = tokenizer(["a \ufffd b", "\ufffd", "\U0001f600"])
+    assert torch.equal(invalid_tokens.ids, valid_tokens.ids)
 
 
 def test_an_empty_list_and_a_single_string_work(tokenizer: ClipTokenizer) -> None:

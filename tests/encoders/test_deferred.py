@@ -1,4 +1,4 @@
-"""Weights that are read on demand: what is made of them has the values of the eager way."""
+"""Deferred weights have the same values as weights that are read at once."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from eaglenet.encoders.weights import (
 VALUES = torch.arange(24.0).reshape(6, 4).half()
 
 
-def counted(values: Tensor = VALUES) -> tuple[DeferredTensor, list[int]]:
-    """A deferred weight, and a list that grows with each time it is read."""
+def deferred_weight(values: Tensor = VALUES) -> tuple[DeferredTensor, list[int]]:
+    """Return a deferred weight, and a list that grows with each read."""
     reads: list[int] = []
 
     def read() -> Tensor:
@@ -54,17 +54,17 @@ def counted(values: Tensor = VALUES) -> tuple[DeferredTensor, list[int]]:
     ],
 )
 def test_what_is_noted_down_gives_the_same_values_later(change: Callable[[Any], Any]) -> None:
-    weight, reads = counted()
-    changed, expected = change(weight), change(VALUES)
-    assert isinstance(changed, DeferredTensor)
-    assert (changed.shape, changed.dtype) == (expected.shape, expected.dtype)
+    weight, reads = deferred_weight()
+    result, expected = change(weight), change(VALUES)
+    assert isinstance(result, DeferredTensor)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     assert reads == []
-    assert torch.equal(changed.read(), expected)
+    assert torch.equal(result.read(), expected)
     assert reads
 
 
 def test_anything_else_is_computed_with_the_values() -> None:
-    weight, _ = counted()
+    weight, _ = deferred_weight()
     for result in (weight.clone(), weight.to("cpu", torch.float16), weight + 0, 1 * weight):
         assert type(result) is Tensor
         assert torch.equal(result, VALUES)
@@ -77,7 +77,7 @@ def test_anything_else_is_computed_with_the_values() -> None:
 
 
 def test_a_few_values_are_looked_up_before_casting() -> None:
-    weight, _ = counted()
+    weight, _ = deferred_weight()
     few = weight.to(torch.float32).reshape(-1)[::12]
     assert few._before_cast is not None
     assert few._before_cast.shape == few.shape
@@ -100,7 +100,7 @@ def test_a_module_is_filled_without_values_realised_and_forgotten(tmp_path: Path
     assert is_deferred(empty[1])
     materialise(empty)
     assert not is_deferred(empty)
-    with path.open("r+b") as stream:  # in place: nothing looks at the file any more
+    with path.open("r+b") as stream:  # In place, since the file is not read again.
         stream.write(bytes(path.stat().st_size))
     for name, value in empty.state_dict().items():
         assert torch.equal(value, layer.state_dict()[name])
@@ -111,24 +111,24 @@ def test_a_module_is_filled_without_values_realised_and_forgotten(tmp_path: Path
 def test_few_pages_of_a_large_file_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is mapped anew after so many bytes; what was read before stays right."""
+    """The file is mapped again after some bytes; values that were read before do not change."""
     path = tmp_path / "model.safetensors"
     expected = {str(number): torch.full((8,), float(number)) for number in range(9)}
     safetensors.torch.save_file(expected, path)
-    opened = []
+    openings = []
     plain = safetensors.safe_open
 
     def spy(*args: Any, **options: Any) -> Any:
-        opened.append(1)
+        openings.append(1)
         return plain(*args, **options)
 
     monkeypatch.setattr(module, "MAPPED_BYTES", 80)
     with reading_on_demand():
         weights = read_weight_file(path)
     monkeypatch.setattr(safetensors, "safe_open", spy)
-    found = {name: weight.read() for name, weight in weights.items()}  # type: ignore[attr-defined]
-    assert len(opened) == 2
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    values = {name: weight.read() for name, weight in weights.items()}  # type: ignore[attr-defined]
+    assert len(openings) == 2
+    assert all(torch.equal(values[name], expected[name]) for name in expected)
 
 
 def test_a_file_that_went_away_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Adapters over features that were computed elsewhere."""
+"""Adapters of stored features."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def random(*shape: int) -> torch.Tensor:
 
 @pytest.fixture
 def texts() -> TextFeatures:
-    """Sentences and words, some of them padding."""
+    """Return features of texts and tokens, some of them padding."""
     mask = torch.arange(WORDS)[None] < torch.tensor([[2], [5], [3]])
     return TextFeatures(random(TEXTS, TEXT_DIM), random(TEXTS, WORDS, TEXT_DIM), mask)
 
 
 @pytest.fixture
 def videos() -> VideoFeatures:
-    """Frames and patches, some frames padding."""
+    """Return features of frames and patches; some frames are padding."""
     mask = torch.arange(FRAMES)[None] < torch.tensor([[7], [4]])
     return VideoFeatures(
         random(VIDEOS, FRAMES, FRAME_DIM), mask, patches=random(VIDEOS, FRAMES, 4, FRAME_DIM)
@@ -61,14 +61,14 @@ def test_the_adapter_is_a_linear_map_with_a_bias(texts: TextFeatures) -> None:
 
 
 def test_equal_widths_start_as_the_identity_or_stay_it(videos: VideoFeatures) -> None:
-    learned = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM))
-    fixed = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM, identity=True))
-    for encoder in (learned, fixed):
-        adapted = encoder.encode_video(videos).frames
-        torch.testing.assert_close(adapted[videos.mask], videos.frames[videos.mask])
-    assert learned.frames.linear is not None
-    assert fixed.frames.linear is None
-    assert fixed.text.linear is not None
+    trainable = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM))
+    identity = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, FRAME_DIM, identity=True))
+    for encoder in (trainable, identity):
+        features = encoder.encode_video(videos).frames
+        torch.testing.assert_close(features[videos.mask], videos.frames[videos.mask])
+    assert trainable.frames.linear is not None
+    assert identity.frames.linear is None
+    assert identity.text.linear is not None
 
 
 def test_unit_scaling_forgets_the_length_of_a_feature(texts: TextFeatures) -> None:
@@ -91,8 +91,8 @@ def test_half_precision_features_are_taken_in_the_precision_of_the_weights(
     videos: VideoFeatures,
 ) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM))
-    stored = videos.to("cpu", torch.float16)
-    assert encoder.encode_video(stored).frames.dtype == torch.float32
+    half_videos = videos.to("cpu", torch.float16)
+    assert encoder.encode_video(half_videos).frames.dtype == torch.float32
 
 
 def test_what_is_missing_or_of_another_width_is_named(
@@ -121,8 +121,8 @@ def test_configs_survive_json_and_refuse_nonsense() -> None:
 def test_a_hidden_layer_is_a_gelu_network(texts: TextFeatures) -> None:
     encoder = FeatureEncoder(FeatureConfig(TEXT_DIM, FRAME_DIM, DIM, hidden=20)).eval()
     first, second = encoder.text.raised, encoder.text.linear
-    hidden = torch.nn.functional.gelu(texts.sentence @ first.weight.T + first.bias)
-    expected = hidden @ second.weight.T + second.bias
+    hidden_states = torch.nn.functional.gelu(texts.sentence @ first.weight.T + first.bias)
+    expected = hidden_states @ second.weight.T + second.bias
     torch.testing.assert_close(encoder.encode_text(texts).sentence, expected)
 
 

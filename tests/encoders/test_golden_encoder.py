@@ -1,4 +1,4 @@
-"""The released code's features, reproduced from its own checkpoint names."""
+"""Features of the released code, reproduced from its checkpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFIX = "clip."
 
 @pytest.fixture(scope="module", params=GOLDEN_NAMES)
 def golden(request: pytest.FixtureRequest) -> tuple[ClipEncoder, Any, dict[str, Tensor]]:
-    """The authors' towers, what they were given, and what they gave."""
+    """Return the authors' towers, their inputs, and their outputs."""
     weights = {
         name[len(PREFIX) :]: value
         for name, value in golden_weights(request.param).items()

@@ -1,4 +1,4 @@
-"""Hub ids: the cache first, never the network when the files are there, a helpful error if not."""
+"""Hub ids: cached files need no network; missing ones give a helpful error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = ClipConfig(
 
 @pytest.fixture
 def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache, and no way to the network but an error."""
+    """Set an empty cache, and make every access to the network an error."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
@@ -84,7 +84,7 @@ def test_a_model_cached_in_part_counts_as_missing(hub_cache: Path) -> None:
 def test_a_missing_folder_is_no_hub_id(name: str) -> None:
     with pytest.raises(ModelNotFoundError, match="no such folder or file") as failure:
         find_hub_folder(name)
-    assert "hf download" not in str(failure.value)  # no hub could know it
+    assert "hf download" not in str(failure.value)  # No hub can have it.
 
 
 def test_the_revision_of_a_missing_model_is_told(hub_cache: Path) -> None:
@@ -100,14 +100,14 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
     from huggingface_hub import constants
 
     save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
-    asked = []
+    requests = []
 
     def download(
         identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
     ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
-        asked.append(file)
+        requests.append(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
@@ -116,7 +116,7 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
     assert find_hub_folder("somebody/model") == tmp_path
     expected = ["config.json", "model.safetensors", "tokenizer.json"]
     expected += ["preprocessor_config.json", "tokenizer_config.json"]
-    assert asked == expected
+    assert requests == expected
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelNotFoundError, match="the hub answered: pytorch_model"):
         find_hub_folder("somebody/model")
@@ -138,24 +138,24 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
 def test_other_layouts_of_the_hub_are_found(
     files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """open_clip's folders, also with timm's image tower beside, and Meta's one file."""
+    """open_clip's folders, with or without timm's image tower, and Meta's single file."""
     import huggingface_hub
     from huggingface_hub import constants
 
     for file in files:
         (tmp_path / file).write_text('{"architecture": "vit_base_patch32_clip_224"}')
-    asked = []
+    requests = []
 
     def download(
         identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
     ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
             raise FileNotFoundError(file)
-        asked.append(file)
+        requests.append(file)
         return str(tmp_path / file)
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path
-    assert "model.safetensors" not in asked
+    assert "model.safetensors" not in requests

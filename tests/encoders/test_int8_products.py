@@ -1,4 +1,4 @@
-"""int8 products: the equation, frames that do not depend on their batch, towers that agree."""
+"""int8 products: their equation, independence of the batch, agreement of towers."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ pytest.importorskip("onnxruntime", reason="int8 products need onnxruntime")
 
 
 def small_clip() -> ClipEncoder:
-    """Frames of 32 pixels, 3 blocks of width 24."""
+    """Return a CLIP with frames of 32 pixels and 3 blocks of width 24."""
     vision = VisionConfig(image_size=32, patch_size=8, width=24, layers=3, heads=2, mlp_width=40)
     text = TextConfig(width=16, layers=1, heads=2, mlp_width=24)
     return ClipEncoder(ClipConfig(dim=20, vision=vision, text=text), seed=5).eval()
 
 
 def by_the_equation(layer: nn.Linear, values: torch.Tensor, apart: list[int]) -> torch.Tensor:
-    """y = step s (q w) + low s sum w + b + W x over what is apart, number by number in float64."""
+    """Compute y = step s (q w) + low s sum w + b + W x of outliers, in float64."""
     weight, bias = layer.weight.detach().double(), layer.bias.detach().double()
     result = torch.zeros(len(values), len(weight), dtype=torch.float64)
     rest = [k for k in range(weight.shape[1]) if k not in apart]
     for row, x in enumerate(values.double()):
-        kept = x.clone()
-        kept[apart] = 0
-        low, step = kept.min(), (kept.max() - kept.min()) / 255
+        quantised_part = x.clone()
+        quantised_part[apart] = 0
+        low, step = quantised_part.min(), (quantised_part.max() - quantised_part.min()) / 255
         for j, w in enumerate(weight):
             scale = w[rest].abs().max() / 127
             total = bias[j] + sum(w[a] * x[a] for a in apart)
@@ -50,21 +50,21 @@ def test_a_layer_is_the_equation() -> None:
     torch.manual_seed(0)
     layer, values = nn.Linear(11, 7), torch.randn(5, 11) * 3
     values[:, 4] = 40.0
-    found = Int8Linear(layer, torch.tensor([4, 9]))(values)
+    actual = Int8Linear(layer, torch.tensor([4, 9]))(values)
     expected = by_the_equation(layer, values, [4, 9]).float()
-    # A value midway between two steps may be rounded up by one and down by the other.
-    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
-    assert (found - expected).abs().median() < 1e-5
+    # A value midway between two steps may be rounded in either direction.
+    torch.testing.assert_close(actual, expected, atol=0.02, rtol=0)
+    assert (actual - expected).abs().median() < 1e-5
 
 
 def resident_bytes() -> int:
-    """Of this process, now."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
 def test_layers_keep_nothing_of_what_they_multiplied() -> None:
-    """A tower has fifty of them: with an arena each they held gigabytes."""
+    """With an arena in each of its fifty layers, a tower kept gigabytes."""
     layers = [Int8Linear(nn.Linear(16, 2048), torch.tensor([0])) for _ in range(8)]
     rows = torch.randn(8000, 16)
     product = 8000 * 2048 * 4
@@ -102,8 +102,8 @@ def test_rows_do_not_depend_on_each_other_nor_on_the_number_of_threads(
 def test_a_constant_row_and_a_row_of_zeros_are_finite() -> None:
     layer = nn.Linear(16, 6)
     values = torch.stack([torch.zeros(16), torch.full((16,), 2.5)])
-    found = Int8Linear(layer, torch.tensor([0]))(values)
-    torch.testing.assert_close(found, layer(values).detach(), atol=0.05, rtol=0)
+    actual = Int8Linear(layer, torch.tensor([0]))(values)
+    torch.testing.assert_close(actual, layer(values).detach(), atol=0.05, rtol=0)
 
 
 def test_a_tower_gives_the_same_frames_and_stays_as_it_was() -> None:
@@ -129,7 +129,7 @@ def test_a_copy_of_an_int8_tower_computes_the_same() -> None:
 
 def test_a_tower_whose_frames_come_out_different_is_refused() -> None:
     tower = small_clip().vision
-    with torch.no_grad():  # half of the inputs, more than are set apart, drown what counts
+    with torch.no_grad():  # Half of the inputs are large, more than the outliers in fp32.
         for block in tower.blocks:
             block.ln_2.weight[:12] = 1e4
             block.mlp.up.weight[:, :12] = 0.0

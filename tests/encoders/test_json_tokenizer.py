@@ -1,4 +1,4 @@
-"""Tokenizers that lie in a ``tokenizer.json``: cut, filled, saved and read again."""
+"""Tokenizers of a ``tokenizer.json``: truncated, padded, saved and read again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SENTENCES = ["a red ball", "the green car drives", "two dogs run over a hill", "
 
 
 def word_piece() -> tokenizers.Tokenizer:
-    """A BERT-like vocabulary of a few words, [CLS] before and [SEP] after."""
+    """Return a BERT-like tokenizer with a few words, [CLS] before and [SEP] after."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=True)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -31,7 +31,7 @@ def word_piece() -> tokenizers.Tokenizer:
 
 @pytest.fixture
 def tokenizer() -> JsonTokenizer:
-    """A tokenizer of word pieces with a short context."""
+    """Return a tokenizer of word pieces with a short context."""
     return JsonTokenizer(word_piece(), TokenizerSettings(context_length=11))
 
 

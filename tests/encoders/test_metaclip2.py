@@ -1,4 +1,4 @@
-"""MetaCLIP 2, CLIP's towers over XLM-R's vocabulary, against transformers at random weights."""
+"""MetaCLIP 2, CLIP's towers with XLM-R's vocabulary, against transformers at random weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from clip_oracle import normalised, randomised
+from clip_oracle import normalise_pixels, randomise_weights
 from multilingual_texts import generated_sentences
 from tokenizer_files import write_tokenizer, xlm_file
 
@@ -54,12 +54,12 @@ def oracle() -> Any:
     from transformers import MetaClip2Config, MetaClip2Model
 
     options = {name: value for name, value in PLAIN.items() if name != "model_type"}
-    return randomised(MetaClip2Model(MetaClip2Config(**options)))
+    return randomise_weights(MetaClip2Model(MetaClip2Config(**options)))
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the hub has of a MetaCLIP 2, in small."""
+    """Write a small MetaCLIP 2 with the files that the hub has."""
     import safetensors.torch
 
     place = tmp_path_factory.mktemp("metaclip2")
@@ -76,7 +76,7 @@ def random_clips() -> Clips:
 
 @torch.no_grad()
 def test_features_equal_those_of_transformers_and_texts_end_at_token_2(folder: Path) -> None:
-    """CLIP's early configs wrote 2 for "the largest id"; here it is the end token itself."""
+    """In CLIP's early configs, 2 means "the largest id"; here it is the end token."""
     encoder, model = read_clip_folder(folder), oracle()
     ids = torch.randint(5, VOCABULARY, (4, 13), generator=torch.Generator().manual_seed(4))
     mask = torch.arange(13) < torch.tensor([[3], [6], [9], [13]])
@@ -86,7 +86,7 @@ def test_features_equal_those_of_transformers_and_texts_end_at_token_2(folder: P
     expected = expected if isinstance(expected, torch.Tensor) else expected.pooler_output
     text = encoder.encode_text(Tokens(ids, mask))
     torch.testing.assert_close(text.sentence, expected, **EXACT)
-    frames = model.get_image_features(normalised(random_clips()))
+    frames = model.get_image_features(normalise_pixels(random_clips()))
     frames = frames if isinstance(frames, torch.Tensor) else frames.pooler_output
     video = encoder.encode_video(random_clips())
     torch.testing.assert_close(video.frames.flatten(0, 1), frames, **EXACT)

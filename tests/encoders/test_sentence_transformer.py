@@ -1,4 +1,4 @@
-"""Models of sentence-transformers: equal to the library, indexed and searched, refused by name."""
+"""Models of sentence-transformers: equal to the library, indexed and searched, or refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TEXTS = ["a red ball", "two dogs on grass"]
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
-    """Folders of small models by the name of their maker, each made once."""
+    """Return folders of small models by the name of their function, each made once."""
     folders: dict[str, Path] = {}
 
     def folder_of(name: str) -> Path:
@@ -54,7 +54,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 
 def clips_for(method: Method, *, videos: int = 2, real: int | None = None) -> Clips:
-    """Noise with times of half a second; the first ``real`` frames are real."""
+    """Return noise with times half a second apart; the first ``real`` frames are real."""
     spec = method.frame_spec
     generator = torch.Generator().manual_seed(5)
     shape = (videos, spec.num_frames, 3, spec.size, spec.size)
@@ -64,7 +64,7 @@ def clips_for(method: Method, *, videos: int = 2, real: int | None = None) -> Cl
 
 
 def as_video(frames: torch.Tensor) -> dict[str, Any]:
-    """Two frames per second, as the library's documentation passes sampled frames."""
+    """Return two frames per second, as in the documentation of the library."""
     count = len(frames)
     metadata = {"fps": 2.0, "total_num_frames": count, "duration": count / 2}
     metadata["frames_indices"] = list(range(count))
@@ -87,11 +87,92 @@ def test_vectors_of_whole_clips_are_those_of_the_library(name: str, make: Make) 
     features = method.encode_video(clips)
     assert features.frames.shape == (2, 1, method.encoder.dim)
     np.testing.assert_allclose(features.frames, expected.reshape(2, 1, -1), atol=1e-5)
-    # In order: the same frames backwards are another clip.
+    # The order counts: the same frames backwards are another clip.
     backwards = Clips(clips.frames.flip(1), clips.mask, clips.seconds)
     assert (method.encode_video(backwards).frames - features.frames).abs().max() > 1e-4
     sentence = method.encode_text(TEXTS).sentence
     np.testing.assert_allclose(sentence, library.encode_query(TEXTS), atol=1e-5)
+
+
+def test_perception_av_has_the_vectors_and_scores_of_its_model_in_transformers(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    st_models.require_sentence_transformers(videos=True)
+    from transformers import AutoModel, AutoProcessor
+
+    folder = make("perception_av")
+    library = AutoModel.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    capfd.readouterr()
+    method = eaglenet.load(f"st:{folder}")
+    encoder: Any = method.encoder
+    assert capfd.readouterr() == ("", "")
+    spec = method.frame_spec
+    assert (spec.num_frames, spec.size, spec.resize) == (12, 28, "stretch")
+    # Pixels are those of the processor for frames of another size too.
+    generator = torch.Generator().manual_seed(5)
+    frames = torch.randint(0, 256, (3, 7, 3, 40, 30), generator=generator, dtype=torch.uint8)
+    lengths = torch.tensor([7, 3, 5])
+    mask = torch.arange(7) < lengths[:, None]
+    clips = Clips(frames, mask, torch.arange(7).expand(3, -1) / 2)
+    real = [each[:length] for each, length in zip(frames, lengths, strict=True)]
+    pixels = processor.video_processor(real, return_tensors="pt")
+    assert pixels["pixel_values_videos"].shape == (3, 7, 3, 28, 28)
+    words = processor.tokenizer(TEXTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = library.video_model(**pixels, **words)
+    sentence = method.encode_text(TEXTS).sentence
+    torch.testing.assert_close(sentence, expected.text_video_embeds, atol=1e-5, rtol=0)
+    alone = method.encode_video(clips).frames[:, 0]
+    torch.testing.assert_close(alone, expected.video_embeds, atol=1e-5, rtol=0)
+    # On a GPU clips of different lengths share a batch.
+    monkeypatch.setattr(encoder, "_batch_size", lambda kind, sample: 3)
+    batch = method.encode_video(clips).frames[:, 0]
+    torch.testing.assert_close(batch, expected.video_embeds, atol=1e-5, rtol=0)
+    # Scores are cosines: times both lengths, the scale and the bias of the model, its logits.
+    lengths_of_vectors = sentence.norm(dim=-1)[:, None] * batch.norm(dim=-1)
+    part = library.video_model
+    logits = method.similarity(TEXTS, clips) * lengths_of_vectors * part.text_video_logit_scale
+    logits = (logits + part.text_video_logit_bias).T
+    torch.testing.assert_close(logits, expected.logits_video_text, atol=1e-4, rtol=0)
+    # The order of frames counts, and what reads audio is not loaded.
+    backwards = Clips(clips.frames.flip(1), clips.mask.flip(1), clips.seconds)
+    assert (method.encode_video(backwards).frames[:, 0] - batch).abs().max() > 1e-4
+    assert not any("audio" in name for name, _ in encoder.named_parameters())
+    eaglenet.save(method, tmp_path / "saved")
+    saved = eaglenet.load(tmp_path / "saved")
+    assert torch.equal(saved.similarity(TEXTS, clips), method.similarity(TEXTS, clips))
+
+
+def test_perception_av_of_a_fixed_number_of_frames_gets_as_many(tmp_path: Path) -> None:
+    folder = st_models.make_perception_av(tmp_path / "fixed", num_frames=5)
+    method = eaglenet.load(f"st:{folder}")
+    assert method.frame_spec.num_frames == 5
+    inputs: Any = []
+    encoder: Any = method.encoder
+    call = encoder._call
+    encoder._call = lambda task, each, size: inputs.extend(each) or call(task, each, size)
+    method.encode_video(clips_for(method, real=2))
+    assert [len(each["video"]["array"]) for each in inputs] == [5, 5]
+
+
+def test_parts_of_perception_av_are_refused(make: Make, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+    from transformers import AutoModel, AutoProcessor
+
+    folder = shutil.copytree(make("perception_av"), tmp_path / "incomplete")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("text_model.")}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"14 weights .* are missing, such as text_model\."):
+        eaglenet.load(f"st:{folder}")
+    AutoModel.from_pretrained(make("perception_av")).audio_model.save_pretrained(tmp_path / "audio")
+    AutoProcessor.from_pretrained(make("perception_av")).save_pretrained(tmp_path / "audio")
+    with pytest.raises(UsageError, match=r"needs a model that reads text and images or video"):
+        eaglenet.load(f"st:{tmp_path / 'audio'}")
+    (folder / "config.json").write_text("[")
+    with pytest.raises(CheckpointError, match=r"config\.json|cannot open"):
+        eaglenet.load(f"st:{folder}")
 
 
 def test_prompts_are_those_of_the_model(make: Make, tmp_path: Path) -> None:
@@ -169,7 +250,7 @@ def test_truncated_vectors_are_those_of_the_library(make: Make) -> None:
 
 @pytest.fixture
 def videos(tmp_path: Path) -> Path:
-    """A video of five clips, a short one, and a photograph."""
+    """Write a video of five clips, a short one, and an image."""
     folder = tmp_path / "videos"
     folder.mkdir()
     colour_video(folder / "long.mp4", ["red", "green", "blue", "red", "green"], 2)
@@ -183,6 +264,7 @@ def videos(tmp_path: Path) -> Path:
     [
         "qwen",
         "multi_vector",
+        pytest.param("perception_av", marks=pytest.mark.slow),
         pytest.param("videoprism", marks=pytest.mark.slow),
         pytest.param("omni", marks=pytest.mark.slow),
         pytest.param("clip", marks=pytest.mark.slow),
@@ -209,7 +291,7 @@ def test_videos_are_indexed_searched_and_served(
     if name != "multi_vector":
         plain = engine.search("a red ball", k=10, rerank=False)
         assert [hit.clip_id for hit in plain] == [hit.clip_id for hit in hits]
-    # A video and a photograph find themselves.
+    # A video and an image find themselves.
     for file in ("red.png", "short.mp4"):
         query = Query(image=videos / file) if file == "red.png" else Query(video=videos / file)
         assert Path(engine.search(query, k=1)[0].path).name == file
@@ -221,7 +303,7 @@ def test_videos_are_indexed_searched_and_served(
 
 
 def _check_whole_clip_moments(engine: Any, hits: list[Hit]) -> None:
-    """A moment is made of whole clips: without its neighbours it is the clip itself."""
+    """Check that moments consist of whole clips."""
     hit = next(hit for hit in hits if hit.path.endswith("long.mp4"))
     explanation = engine.explain("a red ball", hit.clip_id)
     assert len({score for _, score in explanation.frames}) == 1
@@ -230,28 +312,33 @@ def _check_whole_clip_moments(engine: Any, hits: list[Hit]) -> None:
     moment = explanation.moment
     assert (moment.start, moment.end) == pytest.approx((start, end), abs=0.1)
     assert moment.best == pytest.approx((start + end) / 2, abs=0.3)
-    # With them it may be longer: its ends lie between the middles of clips.
+    # With neighbours it may be longer: its ends lie between the middles of clips.
     assert hit.moment.end - hit.moment.start >= 1.5
 
 
-def test_evaluate_scores_whole_clips(make: Make, videos: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "dim"), [("qwen", 32), pytest.param("perception_av", 24, marks=pytest.mark.slow)]
+)
+def test_evaluate_scores_whole_clips(
+    name: str, dim: int, make: Make, videos: Path, tmp_path: Path
+) -> None:
     from typer.testing import CliRunner
 
     from eaglenet.cli.main import app
 
     lines = ["video,caption,split", "long.mp4,many colours,test", "short.mp4,two colours,test"]
     (videos / "captions.csv").write_text("\n".join(lines) + "\n")
-    arguments = ["evaluate", f"st:{make('qwen')}", "--data", "folder", "--root", str(videos)]
+    arguments = ["evaluate", f"st:{make(name)}", "--data", "folder", "--root", str(videos)]
     result = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--json"])
     assert result.exit_code == 0, result.output
     metrics = json.loads(result.stdout[result.stdout.index("{") :])
     assert "R@1" in json.dumps(metrics)
     # The vectors of clips are features that heads train on, one "frame" per video.
-    arguments = ["data", "features", f"st:{make('qwen')}", "folder", "--root", str(videos)]
+    arguments = ["data", "features", f"st:{make(name)}", "folder", "--root", str(videos)]
     output = ["--split", "test", "--output", str(tmp_path / "features")]
     result = CliRunner().invoke(app, [*arguments, *output])
     assert result.exit_code == 0, result.output
-    assert np.load(tmp_path / "features" / "frame_features.npy").shape == (2, 32)
+    assert np.load(tmp_path / "features" / "frame_features.npy").shape == (2, dim)
 
 
 def test_methods_that_need_frames_say_so(make: Make) -> None:
@@ -271,7 +358,7 @@ def test_methods_that_need_frames_say_so(make: Make) -> None:
 def test_a_query_is_never_opened_as_a_file_or_address(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library opens strings that look like images; a text of a stranger must stay a text."""
+    """The library opens strings that look like images; an untrusted text must stay a text."""
     import urllib.request
 
     monkeypatch.setattr(urllib.request, "urlopen", lambda *_, **__: pytest.fail("was opened"))
@@ -281,7 +368,7 @@ def test_a_query_is_never_opened_as_a_file_or_address(
     plain = method.encode_text(["secret"]).sentence
     for text in ("secret.png", "http://127.0.0.1:9/a.png", "data:image/png;base64,AAAA"):
         assert (method.encode_text([text]).sentence - plain).abs().max() > 1e-5
-    # Tokens of the chat template are words of nobody.
+    # Tokens of the chat template are removed.
     for token in ("<|video_pad|>", "<|image_pad|>", "<|im_end|>"):
         with_token, spaces = (method.encode_text([f"a{each}b"]).sentence for each in (token, " "))
         assert torch.equal(with_token, spaces)
@@ -292,12 +379,16 @@ def test_short_clips_of_models_with_a_fixed_number_of_frames(make: Make) -> None
     assert method.frame_spec.num_frames == 4
     two = clips_for(method, real=2)
     order = torch.tensor([0, 0, 1, 1])
-    filled = Clips(two.frames[:, order], torch.ones(2, 4, dtype=torch.bool), two.seconds[:, order])
-    torch.testing.assert_close(method.encode_video(two).frames, method.encode_video(filled).frames)
+    padded_clips = Clips(
+        two.frames[:, order], torch.ones(2, 4, dtype=torch.bool), two.seconds[:, order]
+    )
+    torch.testing.assert_close(
+        method.encode_video(two).frames, method.encode_video(padded_clips).frames
+    )
 
 
 def test_images_and_videos_stand_in_one_batch(make: Make) -> None:
-    """A clip of equal frames is passed as an image, the others as videos; the order stays."""
+    """A clip of equal frames is passed as an image, others as videos; the order is kept."""
     package = st_models.require_sentence_transformers(videos=True)
     folder = make("qwen")
     method = eaglenet.load(f"st:{folder}")
@@ -334,15 +425,16 @@ def test_batches_shrink_until_they_fit(make: Make, monkeypatch: pytest.MonkeyPat
         method.encode_video(clips)
 
 
-@pytest.mark.parametrize(("needed", "size"), [(100, 6), (10_000, 1), (1, 64)])
+@pytest.mark.parametrize(("bytes_per_clip", "size"), [(100, 6), (10_000, 1), (1, 64)])
 def test_batches_on_a_gpu_fill_a_share_of_the_free_memory(
-    needed: int, size: int, make: Make, monkeypatch: pytest.MonkeyPatch
+    bytes_per_clip: int, size: int, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder: Any = eaglenet.load(f"st:{make('clip')}").encoder
     monkeypatch.setattr(type(encoder), "device", property(lambda self: torch.device("cuda")))
     memory = {
         "reset_peak_memory_stats": None, "memory_allocated": 500,
-        "max_memory_allocated": 500 + needed, "memory_reserved": 520, "mem_get_info": (980, 9999),
+        "max_memory_allocated": 500 + bytes_per_clip, "memory_reserved": 520,
+        "mem_get_info": (980, 9999),
     }  # fmt: skip
     for name, value in memory.items():
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
@@ -356,7 +448,7 @@ def test_weights_in_half_precision_have_one_identity_on_every_machine(
     package = st_models.require_sentence_transformers(videos=False)
     package.SentenceTransformer(str(make("clip")), device="cpu").bfloat16().save(str(tmp_path))
     method = eaglenet.load(f"st:{tmp_path}")
-    stored = model_identity(method)
+    identity = model_identity(method)
     weight = next(method.encoder.model.parameters())
     assert weight.dtype in (torch.bfloat16, torch.float32)
     method.encoder.model.bfloat16()
@@ -367,7 +459,7 @@ def test_weights_in_half_precision_have_one_identity_on_every_machine(
     monkeypatch.setattr(module, lambda device: False)
     method.encode_text(TEXTS)
     assert next(method.encoder.model.parameters()).dtype == torch.float32
-    assert model_identity(method) == stored
+    assert model_identity(method) == identity
 
 
 def test_what_cannot_be_loaded_is_said(
@@ -382,10 +474,10 @@ def test_what_cannot_be_loaded_is_said(
         eaglenet.load(f"st:{tmp_path / 'empty'}")
     with pytest.raises(ModelNotFoundError, match="no such folder"):
         eaglenet.load(f"st:{tmp_path / 'nowhere'}")
-    damaged = shutil.copytree(make("clip"), tmp_path / "damaged")
-    (damaged / "config_sentence_transformers.json").write_text("[")
+    damaged_folder = shutil.copytree(make("clip"), tmp_path / "damaged")
+    (damaged_folder / "config_sentence_transformers.json").write_text("[")
     with pytest.raises(CheckpointError, match="config_sentence_transformers"):
-        eaglenet.load(f"st:{damaged}")
+        eaglenet.load(f"st:{damaged_folder}")
     foreign = shutil.copytree(make("clip"), tmp_path / "foreign")
     modules = json.loads((foreign / "modules.json").read_text())
     modules[0]["type"] = "custom.Module"
@@ -417,7 +509,7 @@ def test_names_in_a_store_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_model_is_downloaded_whole_from_the_hub(tmp_path: Path) -> None:
-    """More files than one download may have answers, none for other runtimes, none outside."""
+    """Downloads all files, except those for other runtimes or outside the folder."""
     source = tmp_path / "source"
     names = ["README.md", "config.json", "modules.json", "model.safetensors", "pytorch_model.bin"]
     names += [f"{number}_Dense/config.json" for number in range(12)]
@@ -429,9 +521,11 @@ def test_a_model_is_downloaded_whole_from_the_hub(tmp_path: Path) -> None:
         environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
         environment.pop("HF_HUB_OFFLINE", None)
         command = [sys.executable, "-m", "eaglenet", "models", "--download", "st:somebody/clips"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert f"st:somebody/clips@{COMMIT} is in" in done.stdout
-    folder = Path(done.stdout.split(" is in ")[1].strip())
+        process = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60
+        )
+    assert process.returncode == 0, process.stderr
+    assert f"st:somebody/clips@{COMMIT} is in" in process.stdout
+    folder = Path(process.stdout.split(" is in ")[1].strip())
     here = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert here == set(names) - {"pytorch_model.bin", "onnx/model.onnx", "weights.npz"}

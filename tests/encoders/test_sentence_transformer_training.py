@@ -31,7 +31,7 @@ def clips_for(method: Method) -> Clips:
 
 
 def train(method: Any, clips: Clips, steps: int = 6) -> list[float]:
-    """Losses of a few steps in which only the low-rank changes move."""
+    """Train only the low-rank changes for a few steps, and return the losses."""
     adapters = [p for name, p in method.named_parameters() if is_adapter(name)]
     optimizer = torch.optim.Adam(adapters, lr=3e-3)
     method.train()
@@ -89,14 +89,16 @@ def test_low_rank_changes_are_trained_and_merged_into_a_folder(
     losses = train(method, clips)
     assert losses[-1] < losses[0] - 0.02
     with torch.no_grad():
-        changed = method.similarity(TEXTS, clips)
-    assert (changed - start).abs().max() > 1e-3
+        new_scores = method.similarity(TEXTS, clips)
+    assert (new_scores - start).abs().max() > 1e-3
     weights = merged_state(method.state_dict())
     assert set(weights) == plain
     save_model(method, tmp_path / "model", method.state_dict())
     shutil.rmtree(folder)
-    loaded = eaglenet.load(tmp_path / "model")
-    torch.testing.assert_close(loaded.similarity(TEXTS, clips), changed, atol=1e-5, rtol=0)
-    # The tower alone is a model of sentence-transformers, with the changes in its weights.
+    loaded_method = eaglenet.load(tmp_path / "model")
+    torch.testing.assert_close(
+        loaded_method.similarity(TEXTS, clips), new_scores, atol=1e-5, rtol=0
+    )
+    # The saved tower is a model of sentence-transformers, with the changes in its weights.
     alone = eaglenet.load(f"st:{tmp_path / 'model' / 'st'}")
-    torch.testing.assert_close(alone.similarity(TEXTS, clips), changed, atol=1e-5, rtol=0)
+    torch.testing.assert_close(alone.similarity(TEXTS, clips), new_scores, atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""SigLIP with SentencePiece's own file: the tokens that SentencePiece gives.
+"""SigLIP with a SentencePiece file: the tokens equal those of SentencePiece.
 
 ``spiece/spiece.model`` was trained by sentencepiece 0.2.2 (a Unigram of 1,100 pieces with a table
 of a few replacements); ``spiece/expected.json`` holds sentences and its ids of them after SigLIP's
@@ -42,12 +42,12 @@ def test_a_library_that_is_installed_agrees_on_many_sentences() -> None:
     ours = read_sentencepiece(PLACE / "spiece.model")
     drop = str.maketrans("", "", string.punctuation)
     for sentence in generated_sentences(2000, seed=8):
-        cleaned = " ".join(sentence.lower().translate(drop).split())
-        assert ours.encode(sentence).ids == [*theirs.encode(cleaned), 1], sentence
+        normalised_text = " ".join(sentence.lower().translate(drop).split())
+        assert ours.encode(sentence).ids == [*theirs.encode(normalised_text), 1], sentence
 
 
 def test_texts_are_cleaned_as_siglip_does_on_ten_scripts() -> None:
-    """Small letters (a sigma that ends a word has its own), no punctuation, single spaces."""
+    """Lower case (with a final sigma), no punctuation, single spaces."""
     drop = str.maketrans("", "", string.punctuation)
     normalizer = siglip_normalizer(b"")
     odd = "\u03a3\u0391\u03a3 \u03a3 \u0391\u03a31 \u0391\u03a3. "
@@ -88,10 +88,10 @@ def test_files_of_other_models_and_damaged_ones_are_refused(tmp_path: Path) -> N
             read_siglip_tokenizer(tmp_path, SiglipConfig())
     generator = random.Random(1)
     for _ in range(200):
-        changed = bytearray(content)
+        damaged_content = bytearray(content)
         for _ in range(generator.randint(1, 4)):
-            changed[generator.randrange(len(changed))] = generator.randrange(256)
-        path.write_bytes(changed)
+            damaged_content[generator.randrange(len(damaged_content))] = generator.randrange(256)
+        path.write_bytes(damaged_content)
         try:
             read_sentencepiece(path).encode("a man and a dog")
         except CheckpointError:

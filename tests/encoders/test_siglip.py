@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from clip_oracle import randomised
+from clip_oracle import randomise_weights
 from multilingual_texts import generated_sentences
 from tokenizer_files import gemma_file, siglip_file, write_tokenizer
 from torch import Tensor
@@ -45,10 +45,10 @@ MILLIONS = {"google/siglip-so400m-patch14-384": 877.96, "google/siglip-large-pat
 
 
 def plain_config(shape: str, **text: Any) -> dict[str, Any]:
-    image, patch, width, heads, hidden = SHAPES[shape]
+    image, patch, width, heads, mlp_width = SHAPES[shape]
     tower = {
         "hidden_size": width,
-        "intermediate_size": hidden,
+        "intermediate_size": mlp_width,
         "num_hidden_layers": 2,
         "num_attention_heads": heads,
     }
@@ -60,16 +60,16 @@ def plain_config(shape: str, **text: Any) -> dict[str, Any]:
 
 
 def oracle(plain: dict[str, Any], seed: int = 5) -> Any:
-    """transformers' model with every weight random and of a useful size."""
+    """Return transformers' model with random weights of a useful size."""
     from transformers import SiglipConfig as TheirConfig
     from transformers import SiglipModel
 
     sections = {name: plain[name] for name in ("text_config", "vision_config")}
-    return randomised(SiglipModel(TheirConfig(**sections)), seed)
+    return randomise_weights(SiglipModel(TheirConfig(**sections)), seed)
 
 
 def save(model: Any, plain: dict[str, Any], folder: Path) -> SiglipEncoder:
-    """The files that the hub would have, and our encoder of them."""
+    """Write the files of a model on the hub, and return our encoder."""
     import safetensors.torch
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,14 +86,14 @@ def random_clips(size: int) -> Clips:
 
 
 def random_tokens(width: int, pad: int, vocabulary: int = 300) -> Tokens:
-    """Texts of different lengths, filled with ``pad``."""
+    """Return texts of different lengths, padded with ``pad``."""
     generator = torch.Generator().manual_seed(4)
     ids = torch.randint(2, vocabulary, (4, width), generator=generator)
     mask = torch.arange(width) < torch.tensor([[2], [5], [width - 1], [width]])
     return Tokens(ids.masked_fill(~mask, pad), mask)
 
 
-def pooled(output: Any) -> Tensor:
+def pooler_output(output: Any) -> Tensor:
     return output if isinstance(output, Tensor) else output.pooler_output
 
 
@@ -105,10 +105,10 @@ def test_features_equal_those_of_transformers(shape: str, tmp_path: Path) -> Non
     encoder = save(model, plain, tmp_path)
     clips, tokens = random_clips(SHAPES[shape][0]), random_tokens(19, 1)
     pixels = (clips.frames.flatten(0, 1).double() / 255 - 0.5) / 0.5
-    expected = pooled(model.get_image_features(pixels.float()))
+    expected = pooler_output(model.get_image_features(pixels.float()))
     video = encoder.encode_video(clips)
     torch.testing.assert_close(video.frames.flatten(0, 1), expected, **EXACT)
-    sentences = pooled(model.get_text_features(tokens.ids))
+    sentences = pooler_output(model.get_text_features(tokens.ids))
     text = encoder.encode_text(tokens, words=True)
     torch.testing.assert_close(text.sentence, sentences, **EXACT)
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, text.sentence, **EXACT)
@@ -118,7 +118,7 @@ def test_features_equal_those_of_transformers(shape: str, tmp_path: Path) -> Non
 
 @torch.no_grad()
 def test_features_of_the_true_width_equal_those_of_transformers(tmp_path: Path) -> None:
-    """B/16 at 224 pixels with one block a tower: sizes at which sums are long."""
+    """B/16 at 224 pixels with one block per tower: sizes with long sums."""
     plain = plain_config("b16")
     tower = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     for section in ("text_config", "vision_config"):
@@ -128,17 +128,17 @@ def test_features_of_the_true_width_equal_those_of_transformers(tmp_path: Path) 
     encoder = save(model, plain, tmp_path)
     frames = random_clips(224).frames[:1, :1]
     clips = Clips(frames, torch.ones(1, 1, dtype=torch.bool), torch.zeros(1, 1))
-    expected = pooled(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
+    expected = pooler_output(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
     torch.testing.assert_close(encoder.encode_video(clips).frames[0], expected, **EXACT)
     tokens = random_tokens(19, 1)
-    expected = pooled(model.get_text_features(tokens.ids))
+    expected = pooler_output(model.get_text_features(tokens.ids))
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
 
 
 @pytest.mark.slow
 @torch.no_grad()
 def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
-    """Every block, all pixels and the whole vocabulary."""
+    """With every block, all pixels and the whole vocabulary."""
     plain = {
         "model_type": "siglip",
         "text_config": {**TOWER_DEFAULTS, **TEXT_DEFAULTS},
@@ -149,16 +149,16 @@ def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
     assert encoder.config == SIGLIP_SHAPES["google/siglip-base-patch16-224"]
     frames = random_clips(224).frames[:1, :2]
     clips = Clips(frames, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2))
-    expected = pooled(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
+    expected = pooler_output(model.get_image_features((frames[0].float() / 255 - 0.5) / 0.5))
     torch.testing.assert_close(encoder.encode_video(clips).frames[0], expected, **EXACT)
     tokens = random_tokens(64, 1, 32_000)
-    expected = pooled(model.get_text_features(tokens.ids))
+    expected = pooler_output(model.get_text_features(tokens.ids))
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
 
 
 @torch.no_grad()
 def test_texts_are_filled_to_the_length_of_training_however_wide_they_come() -> None:
-    """The sentence is read at the last position: narrower ids, or other pads, change nothing."""
+    """The vector is that of the last position: narrower ids and other padding have no effect."""
     plain = plain_config("b16")
     from eaglenet.encoders.siglip import config_from_hub
 
@@ -202,7 +202,7 @@ def test_the_released_shapes_have_the_released_sizes() -> None:
 
 
 def their_tokens(folder: Path, kind: str, sentences: list[str], length: int) -> Tensor:
-    """What transformers' own fast class makes of the same files."""
+    """Return the tokens of transformers' fast tokenizer for the same files."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
@@ -220,7 +220,7 @@ def their_tokens(folder: Path, kind: str, sentences: list[str], length: int) -> 
 def test_tokens_equal_those_of_transformers_on_ten_scripts(
     count: int, kind: str, tmp_path: Path
 ) -> None:
-    """For SigLIP 2 transformers reads the file with lower-casing and <eos>."""
+    """For SigLIP 2, transformers reads the file with lower-casing and <eos>."""
     config = SiglipConfig()
     if kind == "siglip":
         write_tokenizer(tmp_path, siglip_file())

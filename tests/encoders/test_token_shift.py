@@ -1,4 +1,4 @@
-"""Token shift against a loop written from its description."""
+"""Token shift, compared with a loop that follows its description."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def shift_by_loop(videos: torch.Tensor) -> torch.Tensor:
 def test_shifted_tokens_equal_the_loop(num_tokens: int) -> None:
     generator = torch.Generator().manual_seed(num_tokens)
     videos = torch.randn(VIDEOS, FRAMES, num_tokens, WIDTH, generator=generator)
-    shifted = shift_tokens(videos.flatten(0, 1), FRAMES).unflatten(0, (VIDEOS, FRAMES))
-    assert torch.equal(shifted, shift_by_loop(videos))
-    assert torch.equal(shifted[:, :, 0], videos[:, :, 0])
+    result = shift_tokens(videos.flatten(0, 1), FRAMES).unflatten(0, (VIDEOS, FRAMES))
+    assert torch.equal(result, shift_by_loop(videos))
+    assert torch.equal(result[:, :, 0], videos[:, :, 0])
 
 
 @pytest.mark.parametrize(("num_tokens", "stride"), [(50, 7), (197, 28), (257, 36)])
@@ -75,14 +75,14 @@ def test_only_the_attention_of_the_named_blocks_sees_shifted_tokens() -> None:
     pixels = torch.randn(VIDEOS, FRAMES, 3, 48, 48, generator=torch.Generator().manual_seed(4))
     plain = encoder.encode_frames(pixels, patches=True)
     encoder.set_token_shift((1,))
-    shifted = encoder.encode_frames(pixels, patches=True)
+    result = encoder.encode_frames(pixels, patches=True)
     block = encoder.vision.blocks[1]
     tokens = encoder.vision.blocks[0](encoder.vision.embed(pixels.flatten(0, 1)))
-    attended = tokens + block.attention(shift_tokens(block.ln_1(tokens), FRAMES))
-    attended = attended + block.mlp(block.ln_2(attended))
-    expected = encoder.vision.project(encoder.vision.blocks[2](attended))
-    torch.testing.assert_close(shifted.flatten(0, 1), expected)
-    assert not torch.allclose(plain, shifted)
+    attention_output = tokens + block.attention(shift_tokens(block.ln_1(tokens), FRAMES))
+    attention_output = attention_output + block.mlp(block.ln_2(attention_output))
+    expected = encoder.vision.project(encoder.vision.blocks[2](attention_output))
+    torch.testing.assert_close(result.flatten(0, 1), expected)
+    assert not torch.allclose(plain, result)
     encoder.set_token_shift(())
     assert torch.equal(encoder.encode_frames(pixels, patches=True), plain)
 

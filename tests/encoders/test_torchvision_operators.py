@@ -1,4 +1,4 @@
-"""A torchvision whose operators are for another torch can be imported once they are declared."""
+"""A torchvision built for another torch can be imported after its operators are declared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Families of towers: what the table knows, and a family that another package brings."""
+"""Families of encoders: the registry, and a family of another package."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TINY = ClipConfig(
 
 @dataclass(frozen=True)
 class ColourConfig:
-    """The width of a tower that sees mean colours."""
+    """Width of an encoder of mean colours."""
 
     dim: int = 5
 
 
 class ColourEncoder(BaseEncoder):
-    """Texts: their length. Frames: their mean colour through one linear map."""
+    """Encodes texts by their length, and frames by a linear map of their mean colour."""
 
     family = "colours"
     image_size = 8
@@ -55,26 +55,26 @@ class ColourEncoder(BaseEncoder):
         self.logit_scale = nn.Parameter(torch.zeros(()))
 
     def encode_text(self, texts: Tokens | TextFeatures, *, words: bool = False) -> TextFeatures:
-        """Every sentence is the bias, scaled by how many words it has."""
+        """Return the bias, scaled by the number of tokens of each text."""
         assert isinstance(texts, Tokens)
         return TextFeatures(texts.mask.sum(dim=1, keepdim=True) * self.colours.bias)
 
     def encode_video(
         self, videos: Clips | VideoFeatures, *, patches: bool = False
     ) -> VideoFeatures:
-        """The mean colour of every frame."""
+        """Return the mean colour of every frame."""
         assert isinstance(videos, Clips)
         return VideoFeatures(self.colours(videos.frames.float().mean((-1, -2))), videos.mask)
 
 
 def load_colours(place: Path) -> Pretrained:
-    """A folder of one file."""
+    """Load a folder with one file."""
     return Pretrained(ColourEncoder(ColourConfig(dim=7)).eval(), ClipTokenizer.from_merges([]))
 
 
 @pytest.fixture
 def colours() -> Iterator[EncoderSpec]:
-    """A family as another package would bring it."""
+    """Register a family like another package."""
     spec = EncoderSpec(
         title="mean colours",
         config_class=ColourConfig,
@@ -88,10 +88,10 @@ def colours() -> Iterator[EncoderSpec]:
 
 
 def test_our_encoders_meet_the_protocol() -> None:
-    """Static types say so too; this guards names that only exist at run time."""
+    """Static types check this, too, except for names that exist only at run time."""
     for encoder in (ClipEncoder(TINY), FeatureEncoder(FeatureConfig(4, 5, 6)), ColourEncoder):
-        made = encoder if isinstance(encoder, nn.Module) else encoder(ColourConfig())
-        assert isinstance(made, Encoder)
+        instance = encoder if isinstance(encoder, nn.Module) else encoder(ColourConfig())
+        assert isinstance(instance, Encoder)
     assert ClipEncoder(TINY).vocabulary_size == TINY.text.vocabulary_size
     assert FeatureEncoder(FeatureConfig(4, 5, 6)).vocabulary_size is None
     assert isinstance(ClipTokenizer.from_merges([]), Tokenizer)
@@ -100,7 +100,7 @@ def test_our_encoders_meet_the_protocol() -> None:
 def test_a_family_of_another_package_is_recognised_saved_and_loaded(
     colours: EncoderSpec, tmp_path: Path
 ) -> None:
-    """One entry in the table is all: loading by files, a model folder, and back."""
+    """One registry entry is enough to load published files and model folders."""
     (tmp_path / "colours.txt").write_text("red")
     method = eaglenet.load(tmp_path)
     assert (method.encoder.family, method.encoder.dim) == ("colours", 7)
@@ -140,7 +140,7 @@ def test_folders_of_no_known_family_are_named(tmp_path: Path) -> None:
 
 
 def test_a_sigmoid_loss_takes_scale_and_bias_together_or_not_at_all() -> None:
-    """A bias belongs to its scale; a tower without one leaves the loss as configured."""
+    """A bias comes with its scale; without one, the loss keeps its configuration."""
     spec = METHODS["eaglenet"]
     config = spec.config_class(dim=TINY.dim, num_frames=3)
     plain = spec.build(config, ClipEncoder(TINY)).loss
@@ -148,8 +148,8 @@ def test_a_sigmoid_loss_takes_scale_and_bias_together_or_not_at_all() -> None:
     encoder = ClipEncoder(TINY)
     encoder.logit_scale.data.fill_(4.5)
     encoder.logit_bias = nn.Parameter(torch.tensor(-16.5))
-    adopted = spec.build(config, encoder).loss
-    assert (adopted.temperature.item(), adopted.bias.item()) == (4.5, -16.5)  # type: ignore[union-attr]
+    loss = spec.build(config, encoder).loss
+    assert (loss.temperature.item(), loss.bias.item()) == (4.5, -16.5)  # type: ignore[union-attr]
     assert not encoder.logit_scale.requires_grad
     assert not encoder.logit_bias.requires_grad
 

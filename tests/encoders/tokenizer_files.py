@@ -1,7 +1,7 @@
-"""Small ``tokenizer.json`` files of the structure that the makers publish, learnt on the spot.
+"""Small ``tokenizer.json`` files with the structure of published ones.
 
-Theirs cannot be downloaded here; normaliser, splitting, model and template are the same, the
-vocabulary is a small one of the same kind.
+Published files cannot be downloaded in tests. Normaliser, splitting, model and template are equal;
+the vocabulary is small.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _sentences() -> tuple[str, ...]:
 
 @functools.cache
 def siglip_file() -> str:
-    """SigLIP's: a Unigram over cleaned, lower-cased text without punctuation, </s> after it."""
+    """Write SigLIP's: a Unigram of lower-case text without punctuation, then </s>."""
     backend = tokenizers.Tokenizer(models.Unigram())
     punctuation = "[" + "".join("\\" + letter for letter in string.punctuation) + "]"
     backend.normalizer = normalizers.Sequence(
@@ -48,7 +48,7 @@ def siglip_file() -> str:
 
 @functools.cache
 def gemma_file() -> str:
-    """Gemma's: byte-pair encoding with bytes to fall back on, spaces as U+2581, <eos> after it."""
+    """Write Gemma's: byte-pair encoding with byte fallback, spaces as U+2581, then <eos>."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     backend.normalizer = normalizers.Replace(" ", "\u2581")
     backend.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
@@ -56,23 +56,25 @@ def gemma_file() -> str:
     trainer = trainers.BpeTrainer(
         vocab_size=900, special_tokens=special, show_progress=False, max_token_length=8
     )
-    lowered = [sentence.lower()[:40] for sentence in _sentences()[:150]]
-    backend.train_from_iterator(lowered, trainer)
+    lower_sentences = [sentence.lower()[:40] for sentence in _sentences()[:150]]
+    backend.train_from_iterator(lower_sentences, trainer)
     backend.decoder = decoders.Sequence(
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
     content = json.loads(backend.to_str())
     # Bytes are ordinary tokens of Gemma's vocabulary, not special ones.
-    added = content["added_tokens"]
-    content["added_tokens"] = [token for token in added if not token["content"].startswith("<0x")]
+    added_tokens = content["added_tokens"]
+    content["added_tokens"] = [
+        token for token in added_tokens if not token["content"].startswith("<0x")
+    ]
     return json.dumps(content)
 
 
 @functools.cache
 def xlm_file() -> str:
-    """XLM-R's: a Unigram over NFKC text split at spaces, <s> before and </s> after it."""
+    """Write XLM-R's: a Unigram of NFKC text split at spaces, between <s> and </s>."""
     backend = tokenizers.Tokenizer(models.Unigram())
-    # The published file holds SentencePiece's precompiled nmt_nfkc map, which these spell out.
+    # The published file has SentencePiece's precompiled nmt_nfkc map, which these replace.
     backend.normalizer = normalizers.Sequence(
         [normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
     )
@@ -96,7 +98,7 @@ def xlm_file() -> str:
 
 
 def write_tokenizer(folder: Path, content: str, **settings: object) -> Path:
-    """``tokenizer.json`` and ``tokenizer_config.json`` in a folder."""
+    """Write ``tokenizer.json`` and ``tokenizer_config.json`` to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(content, "utf-8")
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.demo import CLIPS as REAL_CLIPS
-from eaglenet.cli.demo import QUESTIONS, choose_questions
+from eaglenet.cli.demo import EXAMPLES, choose_examples
 from eaglenet.cli.main import app
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 from sampling import one_in
@@ -55,8 +55,8 @@ def test_the_demo_finds_the_right_real_clip_first_for_every_query(
 ) -> None:
     _, report = real
     assert report["store"]["clips"] == 12
-    first = [Path(answer["hits"][0]["path"]).name for answer in report["answers"]]
-    assert first == [question.file for question in QUESTIONS]
+    first = [Path(result["hits"][0]["path"]).name for result in report["results"]]
+    assert first == [example.file for example in EXAMPLES]
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_the_demo_world_evaluates_indexes_and_searches_real_files(
     assert len(list((output / "world" / "videos").glob("*.mp4"))) == CLIPS
     assert report["evaluation"]["protocol"] == f"demo world ({4 * CLIPS} texts x {CLIPS} videos)"
     assert report["store"]["clips"] == CLIPS
-    assert [len(answer["hits"]) for answer in report["answers"]] == [3, 3, 3]
+    assert [len(result["hits"]) for result in report["results"]] == [3, 3, 3]
     assert (output / "results.html").stat().st_size > 1000
 
 
@@ -136,7 +136,7 @@ def test_the_demo_world_says_what_to_do_next(shown: tuple[Path, dict[str, Any]])
 
 def test_two_of_the_sentences_tell_the_same_things_in_two_orders() -> None:
     world = demo_split("test", test=CLIPS)
-    (_, single), (first, one), (second, other) = choose_questions(world)
+    (_, single), (first, one), (second, other) = choose_examples(world)
     scenes = {f"{scene.scene_id}.mp4": scene for scene in world.scenes}
     assert first != second
     assert scenes[one].events == scenes[other].events[::-1]
@@ -185,8 +185,8 @@ def test_train_evaluate_index_and_search_by_command(
     store = ("--store", tmp_path / "store")
     invoke("index", tmp_path / "world", *store, "--model", tmp_path / "run", *workers, "--json")
     picture = tmp_path / "found.png"
-    question = ("search", "a red circle moves left", *store, "-k", "2", "--save-sheet", picture)
-    found = json.loads(invoke(*question, "--json"))
+    example = ("search", "a red circle moves left", *store, "-k", "2", "--save-sheet", picture)
+    found = json.loads(invoke(*example, "--json"))
     assert [hit["rank"] for hit in found["hits"]] == [1, 2]
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -26,8 +26,8 @@ def test_on_a_cpu_the_runner_is_the_sampler() -> None:
     torch.manual_seed(1)
     expected = sample(energy, *start(), **OPTIONS)
     torch.manual_seed(1)
-    found = copy.deepcopy(ChainRunner())(energy, *start(), **OPTIONS)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    end = copy.deepcopy(ChainRunner())(energy, *start(), **OPTIONS)
+    assert all(torch.equal(a, b) for a, b in zip(end, expected, strict=True))
 
 
 @pytest.mark.gpu
@@ -61,6 +61,6 @@ def test_a_replay_and_the_calls_give_the_same_samples_for_one_seed(kind: Any) ->
     runner = ChainRunner()
     for seed in (1, 2):
         torch.manual_seed(seed)
-        replayed = runner(energy, *start("cuda"), **OPTIONS)
+        end = runner(energy, *start("cuda"), **OPTIONS)
         torch.manual_seed(seed)
-        torch.testing.assert_close(replayed, sample(energy, *start("cuda"), **OPTIONS))
+        torch.testing.assert_close(end, sample(energy, *start("cuda"), **OPTIONS))

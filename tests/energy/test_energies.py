@@ -47,10 +47,10 @@ def test_energies_and_gradients_equal_the_loop(kind: str, pooling: Any, bias: bo
         ]
     )
     assert_close(ours, loop)
-    wanted = [text, frames, *energy.parameters()]
-    found = torch.autograd.grad(ours.square().sum(), wanted)
-    expected = torch.autograd.grad(loop.square().sum(), wanted)
-    for one, other in zip(found, expected, strict=True):
+    inputs_and_weights = [text, frames, *energy.parameters()]
+    gradients = torch.autograd.grad(ours.square().sum(), inputs_and_weights)
+    expected = torch.autograd.grad(loop.square().sum(), inputs_and_weights)
+    for one, other in zip(gradients, expected, strict=True):
         assert_close(one, other)
 
 

@@ -23,7 +23,7 @@ def rows(first: int, count: int = PAIRS) -> tuple[Tensor, Tensor]:
     return values[:, None].expand(-1, DIM), values[:, None, None].expand(-1, FRAMES, DIM)
 
 
-def served(buffer: ReplayBuffer, seed: int = 0) -> tuple[set[float], set[float]]:
+def drawn_values(buffer: ReplayBuffer, seed: int = 0) -> tuple[set[float], set[float]]:
     texts, frames = buffer.draw(400, generator=generator(seed))
     is_stored_text, is_stored = texts[:, 0] > 1, frames[:, 0, 0] > 1
     return set(texts[is_stored_text, 0].tolist()), set(frames[is_stored, 0, 0].tolist())
@@ -41,7 +41,7 @@ def test_an_empty_buffer_serves_fresh_uniform_noise() -> None:
 def test_rows_never_written_are_never_served() -> None:
     buffer = ReplayBuffer(SIZE, FRAMES, DIM)
     buffer.write(*rows(10))
-    assert served(buffer) == ({10.0, 11.0}, {10.0, 11.0})
+    assert drawn_values(buffer) == ({10.0, 11.0}, {10.0, 11.0})
     texts, frames = buffer.draw(1000, generator=generator())
     assert (texts.abs().sum(dim=-1) > 0).all()
     assert (frames.abs().sum(dim=-1) > 0).all()
@@ -51,11 +51,11 @@ def test_the_newest_rows_replace_the_oldest() -> None:
     buffer = ReplayBuffer(SIZE, FRAMES, DIM)
     for first in (10, 20, 30, 40):
         buffer.write(*rows(first))
-    kept = {21.0, 30.0, 31.0, 40.0, 41.0}
-    assert served(buffer) == (kept, kept)
+    newest_values = {21.0, 30.0, 31.0, 40.0, 41.0}
+    assert drawn_values(buffer) == (newest_values, newest_values)
     buffer.write(*rows(100, count=7))
-    kept = {102.0, 103.0, 104.0, 105.0, 106.0}
-    assert served(buffer) == (kept, kept)
+    newest_values = {102.0, 103.0, 104.0, 105.0, 106.0}
+    assert drawn_values(buffer) == (newest_values, newest_values)
 
 
 def test_about_one_chain_in_twenty_starts_fresh() -> None:
@@ -82,10 +82,10 @@ def test_the_released_code_starts_a_fixed_number_fresh_and_takes_no_row_twice() 
     buffer.write(*rows(10, count=70))
     for seed in range(3):
         texts, frames = buffer.draw(64, generator=generator(seed))
-        stored = texts[:, 0] > 1
-        assert stored.sum() == 60
-        assert texts[stored, 0].unique().numel() == 60
-        assert torch.equal(texts[stored, 0], frames[stored, 0, 0])
+        is_stored = texts[:, 0] > 1
+        assert is_stored.sum() == 60
+        assert texts[is_stored, 0].unique().numel() == 60
+        assert torch.equal(texts[is_stored, 0], frames[is_stored, 0, 0])
     few = ReplayBuffer(100, FRAMES, DIM, rows="joint", fresh="released")
     few.write(*rows(10, count=3))
     texts, _ = few.draw(64, generator=generator())
@@ -96,14 +96,17 @@ def test_a_resumed_buffer_continues_where_it_was() -> None:
     buffer = ReplayBuffer(SIZE, FRAMES, DIM)
     for first in (10, 20, 30):
         buffer.write(*rows(first))
-    resumed = ReplayBuffer(SIZE, FRAMES, DIM)
-    resumed.load_state_dict(buffer.state_dict())
-    for one in (buffer, resumed):
+    other_buffer = ReplayBuffer(SIZE, FRAMES, DIM)
+    other_buffer.load_state_dict(buffer.state_dict())
+    for one in (buffer, other_buffer):
         one.write(*rows(40))
-    ours, theirs = buffer.draw(30, generator=generator(1)), resumed.draw(30, generator=generator(1))
+    ours, theirs = (
+        buffer.draw(30, generator=generator(1)),
+        other_buffer.draw(30, generator=generator(1)),
+    )
     assert torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[1], theirs[1])
-    assert served(resumed)[0] == {21.0, 30.0, 31.0, 40.0, 41.0}
+    assert drawn_values(other_buffer)[0] == {21.0, 30.0, 31.0, 40.0, 41.0}
 
 
 def test_fresh_rows_of_the_released_code_lose_their_sign_once_something_is_stored() -> None:

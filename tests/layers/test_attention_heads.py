@@ -55,8 +55,8 @@ def test_proxies_are_read_as_torch_does(num_heads: int) -> None:
     attention = attention_like(layer, num_heads)
     for row in range(3):
         query, tokens = layer.query_norm(queries[row][:, None]), layer.memory_norm(memory)
-        attended, _ = attention(query, tokens, tokens, need_weights=False)
-        states = layer.attention_norm(query + attended)
+        outputs, _ = attention(query, tokens, tokens, need_weights=False)
+        states = layer.attention_norm(query + outputs)
         expected = layer.output_norm(states + layer.network(states))[:, 0]
         torch.testing.assert_close(layer(queries, memory)[row], expected, **EXACT)
 
@@ -73,8 +73,10 @@ def test_frames_are_pooled_as_torch_does(num_heads: int) -> None:
     attention = attention_like(layer, num_heads)
     for row in range(3):
         query = layer.input_norm(text[row]).expand(2, 1, DIM)
-        normed = layer.input_norm(frames)
-        attended, _ = attention(query, normed, normed, key_padding_mask=~mask, need_weights=False)
-        mixed = layer.attention_norm(attended[:, 0])
-        expected = layer.output_norm(mixed + layer.feed_forward(mixed))
+        tokens_in = layer.input_norm(frames)
+        outputs, _ = attention(
+            query, tokens_in, tokens_in, key_padding_mask=~mask, need_weights=False
+        )
+        states = layer.attention_norm(outputs[:, 0])
+        expected = layer.output_norm(states + layer.feed_forward(states))
         torch.testing.assert_close(layer(text, frames, mask)[row], expected, **EXACT)

@@ -42,11 +42,11 @@ def test_pooling_and_gradients_equal_the_loop() -> None:
         ]
     )
     assert_close(ours, loop)
-    wanted = [text, frames, *pooling.parameters()]
+    inputs_and_weights = [text, frames, *pooling.parameters()]
     cotangent = torch.randn(ours.shape, dtype=torch.float64)
-    found = torch.autograd.grad((ours * cotangent).sum(), wanted)
-    expected = torch.autograd.grad((loop * cotangent).sum(), wanted)
-    for one, other in zip(found, expected, strict=True):
+    gradients = torch.autograd.grad((ours * cotangent).sum(), inputs_and_weights)
+    expected = torch.autograd.grad((loop * cotangent).sum(), inputs_and_weights)
+    for one, other in zip(gradients, expected, strict=True):
         assert_close(one, other)
         assert one.abs().max() > 1e-9
 
@@ -54,8 +54,8 @@ def test_pooling_and_gradients_equal_the_loop() -> None:
 def test_one_text_for_all_videos_is_the_same_as_repeating_it() -> None:
     pooling = build()
     text, frames, mask = inputs()
-    repeated = text[:, :1].expand(-1, VIDEOS, -1)
-    assert_close(pooling(text[:, 0], frames, mask), pooling(repeated, frames, mask))
+    texts_of_videos = text[:, :1].expand(-1, VIDEOS, -1)
+    assert_close(pooling(text[:, 0], frames, mask), pooling(texts_of_videos, frames, mask))
 
 
 def test_pooling_starts_as_plain_attention() -> None:
@@ -69,9 +69,9 @@ def test_pooling_starts_as_plain_attention() -> None:
 def test_padded_frames_do_not_change_the_video() -> None:
     pooling = build()
     text, frames, mask = inputs()
-    changed = frames.detach().clone()
-    changed[~mask] = 1e4
-    assert_close(pooling(text, changed, mask), pooling(text, frames, mask))
+    other_frames = frames.detach().clone()
+    other_frames[~mask] = 1e4
+    assert_close(pooling(text, other_frames, mask), pooling(text, frames, mask))
 
 
 def test_a_video_without_frames_is_finite() -> None:

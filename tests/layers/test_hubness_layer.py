@@ -31,8 +31,8 @@ def test_the_oldest_sentences_give_way() -> None:
     first, second = torch.eye(2).repeat(2, 1)[:3], -torch.eye(2)
     bank.add(first)
     bank.add(second)
-    held = {tuple(row) for row in bank.vectors.tolist()}
-    assert held == {(-0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, -0.0)}
+    stored_rows = {tuple(row) for row in bank.vectors.tolist()}
+    assert stored_rows == {(-0.0, -1.0), (0.0, 1.0), (1.0, 0.0), (-1.0, -0.0)}
     bank.add(torch.full((9, 2), 3.0))
     torch.testing.assert_close(bank.vectors, torch.full((4, 2), math.sqrt(0.5)))
 

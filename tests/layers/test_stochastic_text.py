@@ -44,10 +44,10 @@ def test_radius_and_gradients_equal_the_loop(bias: bool) -> None:
         ]
     )
     assert_close(ours, loop)
-    wanted = [text, frames, *stochastic.parameters()]
-    found = torch.autograd.grad(ours.square().sum(), wanted)
-    expected = torch.autograd.grad(loop.square().sum(), wanted)
-    for one, other in zip(found, expected, strict=True):
+    inputs_and_weights = [text, frames, *stochastic.parameters()]
+    gradients = torch.autograd.grad(ours.square().sum(), inputs_and_weights)
+    expected = torch.autograd.grad(loop.square().sum(), inputs_and_weights)
+    for one, other in zip(gradients, expected, strict=True):
         assert_close(one, other)
 
 
@@ -72,36 +72,36 @@ def test_candidates_are_the_text_moved_by_radius_times_noise() -> None:
     text, frames, _ = inputs()
     radius = stochastic.radius(text, frames)
     bank = torch.randn(CANDIDATES, DIM, dtype=torch.float64)
-    shared = stochastic.candidates(text, radius, bank)
+    candidates = stochastic.candidates(text, radius, bank)
     for t in range(TEXTS):
         for v in range(VIDEOS):
             for s in range(CANDIDATES):
-                assert_close(shared[t, v, s], text[t] + radius[t, v] * bank[s])
+                assert_close(candidates[t, v, s], text[t] + radius[t, v] * bank[s])
     for_each = bank.expand(TEXTS, VIDEOS, CANDIDATES, DIM)
-    assert_close(stochastic.candidates(text, radius, for_each), shared)
+    assert_close(stochastic.candidates(text, radius, for_each), candidates)
 
 
 def test_support_text_of_the_paper_equals_the_loop() -> None:
     text, _, _ = inputs()
     generator = torch.Generator().manual_seed(3)
-    pooled = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64, generator=generator)
+    videos = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64, generator=generator)
     radius = torch.rand(TEXTS, VIDEOS, DIM, dtype=torch.float64, generator=generator)
-    ours = support_text(text, pooled, radius, mode="pair")
+    ours = support_text(text, videos, radius, mode="pair")
     for t in range(TEXTS):
         for v in range(VIDEOS):
-            loop = reference.support_text(text[t], pooled[t, v], radius[t, v])
+            loop = reference.support_text(text[t], videos[t, v], radius[t, v])
             assert_close(ours[t, v], loop)
             assert_close((ours[t, v] - text[t]).norm(), radius[t, v].norm())
 
 
 def test_elementwise_support_text_points_to_the_pairs_own_video() -> None:
     text, _, _ = inputs()
-    pooled = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)
+    videos = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)
     radius = torch.rand(TEXTS, VIDEOS, DIM, dtype=torch.float64)
-    ours = support_text(text, pooled, radius, mode="elementwise")
+    ours = support_text(text, videos, radius, mode="elementwise")
     for t in range(TEXTS):
         for v in range(VIDEOS):
-            pointer = (pooled[t, v] - text[t]) / (pooled[t, v] - text[t]).norm()
+            pointer = (videos[t, v] - text[t]) / (videos[t, v] - text[t]).norm()
             assert_close(ours[t, v], text[t] + pointer * radius[t, v])
 
 
@@ -114,20 +114,20 @@ def test_the_papers_support_text_is_close_to_every_video_at_the_start(
     """Radius 1, a pooled video as LayerNorm leaves it: unrelated pairs, and a cosine near 1."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randn(4, 512, generator=generator)
-    pooled = torch.nn.functional.layer_norm(torch.randn(4, 5, 512, generator=generator), (512,))
-    support = support_text(text, pooled, torch.ones(4, 5, 512), mode=mode)
-    cosine = torch.nn.functional.cosine_similarity(support, pooled, dim=-1)
+    videos = torch.nn.functional.layer_norm(torch.randn(4, 5, 512, generator=generator), (512,))
+    support = support_text(text, videos, torch.ones(4, 5, 512), mode=mode)
+    cosine = torch.nn.functional.cosine_similarity(support, videos, dim=-1)
     assert cosine.min() > least
     assert cosine.max() < most
 
 
 def test_support_text_of_the_released_code_averages_the_batch() -> None:
     text, _, _ = inputs()
-    pooled = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)
+    videos = torch.randn(TEXTS, VIDEOS, DIM, dtype=torch.float64)
     radius = torch.rand(TEXTS, VIDEOS, DIM, dtype=torch.float64)
-    ours = support_text(text, pooled, radius, mode="batch")
+    ours = support_text(text, videos, radius, mode="batch")
     for v in range(VIDEOS):
-        mean = sum(pooled[t, v] / pooled[t, v].norm() for t in range(TEXTS)) / TEXTS
+        mean = sum(videos[t, v] / videos[t, v].norm() for t in range(TEXTS)) / TEXTS
         for t in range(TEXTS):
             pointer = (mean - text[t]) / (mean - text[t]).norm()
             assert_close(ours[t, v], text[t] + pointer * radius[t, v])

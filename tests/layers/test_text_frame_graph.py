@@ -77,9 +77,9 @@ def test_weights_and_gradients_equal_the_loop(options: dict[str, Any]) -> None:
     assert_close(ours, loop)
     cotangent = torch.linspace(-1, 1, ours.numel(), dtype=torch.float64).view_as(ours)
     parameters = list(graph.parameters())
-    found = torch.autograd.grad((ours * cotangent).sum(), parameters)
+    gradient = torch.autograd.grad((ours * cotangent).sum(), parameters)
     expected = torch.autograd.grad((loop * cotangent).sum(), parameters)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(gradient, expected, strict=True):
         assert_close(one, other)
 
 
@@ -99,8 +99,8 @@ def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
         (graph(texts, frames) * torch.arange(NODES)).square().sum().backward()
         for name, parameter in graph.named_parameters():
             assert parameter.grad is not None, name
-            found = float(parameter.grad.abs().max())
-            largest[name] = max(found, largest.get(name, 0.0))
+            gradient = float(parameter.grad.abs().max())
+            largest[name] = max(gradient, largest.get(name, 0.0))
         if min(largest.values()) > 1e-9:
             return
     raise AssertionError(f"never got a gradient: {largest}")
@@ -136,9 +136,9 @@ def test_one_layer_builds_one_layer() -> None:
 def test_padded_frames_are_in_no_neighbourhood(kind: Any) -> None:
     graph = build({"kind": kind, "edge_weights": "activated", "num_layers": 3, "num_heads": 3})
     texts, frames, mask = inputs()
-    changed = frames.detach().clone()
-    changed[1, 2] = 1e3
-    assert_close(graph(texts, changed, mask), graph(texts, frames, mask))
+    other_frames = frames.detach().clone()
+    other_frames[1, 2] = 1e3
+    assert_close(graph(texts, other_frames, mask), graph(texts, frames, mask))
 
 
 def test_a_video_without_frames_gives_finite_weights() -> None:
@@ -158,12 +158,12 @@ def test_the_mask_survives_half_precision() -> None:
 def test_without_frame_edges_frames_ignore_each_other() -> None:
     texts, frames, _ = inputs()
     base = {"num_layers": 2, "edge_weights": "activated", "num_heads": 3}
-    changed = frames.detach().clone()
-    changed[:, 3] += 1.0
+    other_frames = frames.detach().clone()
+    other_frames[:, 3] += 1.0
     for kind in ("rgat", "gat"):
         graph = build({**base, "kind": kind, "frame_edges": False})
         _, before = graph.layers[0](texts, frames[None], None)
-        _, after = graph.layers[0](texts, changed[None], None)
+        _, after = graph.layers[0](texts, other_frames[None], None)
         assert_close(before[:, :, :3], after[:, :, :3])
 
 

@@ -46,11 +46,11 @@ def test_choice_and_gradient_of_two_items_follow_the_normal_distribution() -> No
     soft = perturbed_top_k(
         scores, 1, num_samples=400_000, sigma=sigma, generator=generator, gradient="jacobian"
     )
-    spread = sigma * math.sqrt(2)
+    deviation = sigma * math.sqrt(2)
     # 400,000 draws: a share is right to about 0.0008, the gradient to about 0.005.
-    assert soft[0, 0, 0].item() == pytest.approx(normal_cdf(gap / spread), abs=0.004)
+    assert soft[0, 0, 0].item() == pytest.approx(normal_cdf(gap / deviation), abs=0.004)
     (gradient,) = torch.autograd.grad(soft[0, 0, 0], scores)
-    density = math.exp(-0.5 * (gap / spread) ** 2) / math.sqrt(2 * math.pi) / spread
+    density = math.exp(-0.5 * (gap / deviation) ** 2) / math.sqrt(2 * math.pi) / deviation
     assert gradient[0, 0].item() == pytest.approx(density, abs=0.02)
     assert gradient[0, 1].item() == pytest.approx(-density, abs=0.02)
 
@@ -97,9 +97,9 @@ def test_the_gradient_is_the_mean_of_indicator_times_noise(kind: SelectionGradie
     )
     expected = [0.0, 0.0, 0.0]
     for sample in range(samples):
-        perturbed = (scores[0] + sigma * noise[0, sample]).tolist()
-        selected = sorted(sorted(range(3), key=lambda item: -perturbed[item])[:2])
-        for slot, item in enumerate(selected):
+        noisy_scores = (scores[0] + sigma * noise[0, sample]).tolist()
+        selection_of_row = sorted(sorted(range(3), key=lambda item: -noisy_scores[item])[:2])
+        for slot, item in enumerate(selection_of_row):
             for into in [item] if kind == "diagonal" else range(3):
                 part = upstream[0, slot, item] * noise[0, sample, into] / (samples * sigma)
                 expected[into] += part.item()
@@ -117,9 +117,9 @@ def test_all_rows_may_share_their_draws() -> None:
 def test_the_class_token_is_always_kept_first() -> None:
     selection = TokenSelection(6, num_tokens=2).eval()
     tokens = torch.randn(4, 9, 6, generator=torch.Generator().manual_seed(0))
-    selected = selection(tokens)
-    assert selected.shape == (4, 3, 6)
-    assert torch.equal(selected[:, 0], tokens[:, 0])
+    selection_of_row = selection(tokens)
+    assert selection_of_row.shape == (4, 3, 6)
+    assert torch.equal(selection_of_row[:, 0], tokens[:, 0])
 
 
 def test_the_scorer_learns_through_the_choice() -> None:

@@ -43,7 +43,7 @@ class Results:
     """Outputs of the official code that have no counterpart here."""
 
 
-def matched(method: Method, text: TextFeatures, video: VideoFeatures, **options: Any) -> Any:
+def match_pairs(method: Method, text: TextFeatures, video: VideoFeatures, **options: Any) -> Any:
     return method.losses(text, video, torch.eye(len(text), dtype=torch.bool), **options)
 
 
@@ -139,7 +139,7 @@ def run_prost(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results
         "object_scores": by_object,
         "scores": method.score(text, video),
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 def build_ts2net(golden: Golden, case: str, padding: str) -> Method:
@@ -160,8 +160,8 @@ def run_ts2net(method: Any, golden: Golden, case: str, inputs: Inputs) -> Result
     tokens, mask = inputs["tokens"], inputs["video_mask"].bool()
     scores = method.selection.scores(tokens.flatten(0, 1))
     indicators = method.selection.indicators(scores, inputs["noise"])
-    selected = method.selection(tokens.flatten(0, 1), inputs["noise"])
-    by_frame = selected.unflatten(0, mask.shape)
+    selected_tokens = method.selection(tokens.flatten(0, 1), inputs["noise"])
+    by_frame = selected_tokens.unflatten(0, mask.shape)
     text = TextFeatures(inputs["sentence"])
     video = VideoFeatures(tokens[:, :, 0], mask, tokens=method.temporal_frames(by_frame, mask))
     hard = hard_top_k(scores, method.config.num_tokens).argmax(dim=-1)
@@ -172,7 +172,7 @@ def run_ts2net(method: Any, golden: Golden, case: str, inputs: Inputs) -> Result
         "selected_tokens": by_frame.flatten(1, 2),
         "logits": method.loss.scale() * method.score(text, video),
     }
-    return Results(outputs, matched(method, text, video).total, ("global_logits_unused",))
+    return Results(outputs, match_pairs(method, text, video).total, ("global_logits_unused",))
 
 
 def build_ucofia(golden: Golden, case: str, padding: str) -> Method:
@@ -193,22 +193,22 @@ def build_ucofia(golden: Golden, case: str, padding: str) -> Method:
 
 def run_ucofia(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
     tokens, mask = inputs["tokens"], inputs["video_mask"].bool()
-    seen = effective_mask(mask, method.config.padding)
-    scores = method.selection.scores(tokens.flatten(0, 1), seen)
-    selected = method.selection(tokens.flatten(0, 1), inputs["noise"], seen)
-    selected = selected.unflatten(0, mask.shape)
+    visible_mask = effective_mask(mask, method.config.padding)
+    scores = method.selection.scores(tokens.flatten(0, 1), visible_mask)
+    selected_tokens = method.selection(tokens.flatten(0, 1), inputs["noise"], visible_mask)
+    selected_tokens = selected_tokens.unflatten(0, mask.shape)
     text = TextFeatures(inputs["sentence"], inputs["words"], inputs["text_mask"].bool())
-    video = method.with_tokens(VideoFeatures(tokens[:, :, 0], mask), selected)
+    video = method.with_tokens(VideoFeatures(tokens[:, :, 0], mask), selected_tokens)
     levels = method.levels(text, video)
     outputs = {
         "token_scores": scores.unflatten(0, mask.shape),
-        "selected_tokens": selected.flatten(1, 2),
+        "selected_tokens": selected_tokens.flatten(1, 2),
         "logits": method.loss.scale() * method.score(text, video),
         "sentence_video_logits": levels[0],
         "sentence_frame_logits": levels[1],
         "word_token_scores": levels[2],
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 def build_drl(golden: Golden, case: str, padding: str) -> Method:
@@ -229,7 +229,7 @@ def run_drl(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
     text = TextFeatures(words[:, 0], words, inputs["text_mask"].bool())
     video = method.encode_video(VideoFeatures(inputs["frames"], inputs["video_mask"].bool()))
     scores = method.score(text, video)
-    losses = matched(method, text, video)
+    losses = match_pairs(method, text, video)
     outputs = {
         "temporal_frames": video.tokens,
         "logits": method.loss.scale() * scores,
@@ -270,7 +270,7 @@ def run_glscl(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results
     video_concepts = video.tokens[:, num_frames:]
     local = (concepts.flatten(1) @ video_concepts.flatten(1).T) / concepts.shape[1]
     scores = method.score(text, video)
-    losses = matched(method, text, video)
+    losses = match_pairs(method, text, video)
     outputs = {
         "temporal_frames": video.tokens[:, :num_frames],
         "scores": scores,
@@ -322,7 +322,7 @@ def run_clip4clip(method: Any, golden: Golden, case: str, inputs: Inputs) -> Res
     video = method.encode_video(VideoFeatures(inputs["frames"], inputs["video_mask"].bool()))
     scale = 1.0 if method.loss is None else method.loss.scale()
     outputs = {"logits": scale * method.score(text, video)}
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 def build_xpool(golden: Golden, case: str, padding: str) -> Method:
@@ -344,7 +344,7 @@ def run_xpool(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results
         "scores": method.score(text, video),
     }
     is_matched = len(text) == len(video)
-    return Results(outputs, matched(method, text, video).total if is_matched else None)
+    return Results(outputs, match_pairs(method, text, video).total if is_matched else None)
 
 
 def build_tmass(golden: Golden, case: str, padding: str) -> Method:
@@ -366,26 +366,26 @@ def run_tmass(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results
     sentence, frames = inputs["sentence"], inputs["frames"]
     text, video = TextFeatures(sentence), VideoFeatures(frames, every(*frames.shape[:2]))
     noise = inputs["training_noise"]
-    losses = matched(method, text, video, noise=noise)
+    losses = match_pairs(method, text, video, noise=noise)
     own = torch.arange(len(text))
     radius = method.radius(text, video)[own, own]
-    pooled = method.pooling(sentence, frames, video.mask)
+    pooled_videos = method.pooling(sentence, frames, video.mask)
     stochastic = sentence + radius * noise
-    support = sentence + F.normalize(pooled.mean(dim=0) - sentence, dim=-1) * radius
+    support = sentence + F.normalize(pooled_videos.mean(dim=0) - sentence, dim=-1) * radius
     by_pair = inputs["evaluation_noise_trial_text_video"].permute(1, 2, 0, 3)
     outputs = {
         "stochastic_text": stochastic,
         "log_radius": radius.log(),
-        "training_scores": F.cosine_similarity(stochastic[:, None], pooled, dim=-1),
+        "training_scores": F.cosine_similarity(stochastic[:, None], pooled_videos, dim=-1),
         "support_text": support,
-        "support_scores": F.cosine_similarity(support[:, None], pooled, dim=-1),
+        "support_scores": F.cosine_similarity(support[:, None], pooled_videos, dim=-1),
         "stochastic_loss": losses.terms["stochastic"],
         "evaluation_scores": method.score(text, video, by_pair),
     }
     if "support" in losses.terms:
         outputs["support_loss"] = losses.terms["support"]
-    skipped = () if "support" in losses.terms else ("support_loss",)
-    return Results(outputs, losses.total, skipped)
+    skipped_outputs = () if "support" in losses.terms else ("support_loss",)
+    return Results(outputs, losses.total, skipped_outputs)
 
 
 def build_tvproxynet(golden: Golden, case: str, padding: str) -> Method:
@@ -424,7 +424,7 @@ def run_tvproxynet(method: Any, golden: Golden, case: str, inputs: Inputs) -> Re
         "proxy_scores": torch.einsum("tvd,vd->tv", F.normalize(proxies, dim=-1), vectors),
         "positive_proxy_scores": own @ vectors.T,
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 # Methods inside a tower, from pixels.
@@ -462,7 +462,7 @@ def run_tempme(method: Any, golden: Golden, case: str, inputs: Inputs) -> Result
     for index, (state, _) in enumerate(states):
         outputs[f"block{index}_first_clip_tokens"] = state.tokens[0]
         outputs[f"block{index}_sizes"] = state.sizes
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 def build_clipvip(golden: Golden, case: str, padding: str) -> Method:
@@ -489,7 +489,7 @@ def run_clipvip(method: Any, golden: Golden, case: str, inputs: Inputs) -> Resul
         "video": method.coarse_vectors(video),
         "scores": method.score(text, video),
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 def build_space_time(golden: Golden, case: str, padding: str) -> Method:
@@ -518,7 +518,7 @@ def run_space_time(method: Any, golden: Golden, case: str, inputs: Inputs) -> Re
         "video": vectors,
         "scores": method.score(text, video),
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 # Methods on experts.
@@ -544,10 +544,10 @@ def both_modes(
 ) -> tuple[dict[str, Tensor], TextFeatures, VideoFeatures, Tensor]:
     """Scores with batch statistics and with stored ones; evaluation first, it changes nothing."""
     with evaluating(method), torch.no_grad():
-        evaluated = method.score(*encode())
+        scores = method.score(*encode())
     text, video = encode()
-    outputs = {"scores_training": method.score(text, video), "scores_evaluation": evaluated}
-    return outputs, text, video, matched(method, text, video).total
+    outputs = {"scores_training": method.score(text, video), "scores_evaluation": scores}
+    return outputs, text, video, match_pairs(method, text, video).total
 
 
 def build_ce(golden: Golden, case: str, padding: str) -> Method:
@@ -693,20 +693,20 @@ def build_hgr(golden: Golden, case: str, padding: str) -> Method:
     return METHODS["hgr"].build(config, encoder)
 
 
-def counted(counts: Tensor, length: int) -> Tensor:
+def sized_tokens(counts: Tensor, length: int) -> Tensor:
     return torch.arange(length)[None] < counts[:, None]
 
 
 def run_hgr(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
     words, frames = inputs["words_embedded"], inputs["frames"]
-    words_mask = counted(inputs["word_counts"], words.shape[1])
+    words_mask = sized_tokens(inputs["word_counts"], words.shape[1])
     spans = torch.cat(
         [words_mask[:, None], inputs["verb_words"].bool(), inputs["noun_words"].bool()], dim=1
     )
     roles = F.pad(inputs["roles"].long(), (1, 0))
     graph = TextGraph(spans, roles, inputs["edges"].bool())
     text = method.encode_text(TextFeatures(words[:, 0], words, words_mask, graph=graph))
-    mask = counted(inputs["frame_counts"], frames.shape[1])
+    mask = sized_tokens(inputs["frame_counts"], frames.shape[1])
     video = expert_video(method, {"frames": Expert(frames, mask)})
     sentence, verbs, nouns = (level.T for level in method.levels(text, video))
     num_verbs = method.config.num_verbs
@@ -720,7 +720,7 @@ def run_hgr(method: Any, golden: Golden, case: str, inputs: Inputs) -> Results:
         "noun_scores_video_by_text": nouns,
         "scores_video_by_text": method.score(text, video).T,
     }
-    return Results(outputs, matched(method, text, video).total)
+    return Results(outputs, match_pairs(method, text, video).total)
 
 
 Build = Callable[[Golden, str, str], Method]

@@ -27,23 +27,23 @@ def make(name: str, **changes: object) -> Method:
 
 def clips() -> Clips:
     """The second video has two real frames."""
-    given = small_clips(VIDEOS, FRAMES, SIZE)
-    given.mask[1, 2:] = False
-    return given
+    videos_given = small_clips(VIDEOS, FRAMES, SIZE)
+    videos_given.mask[1, 2:] = False
+    return videos_given
 
 
-def embedded(method: Method) -> list[list[list[Any]]]:
+def embed_frames(method: Method) -> list[list[list[Any]]]:
     """Tokens of each real frame as the first block takes them."""
-    given = clips()
+    videos_given = clips()
     tower: Any = method.encoder.vision  # type: ignore[union-attr]
-    tokens = tower.embed(given.frames.flatten(0, 1)).unflatten(0, (VIDEOS, FRAMES))
+    tokens = tower.embed(videos_given.frames.flatten(0, 1)).unflatten(0, (VIDEOS, FRAMES))
     return [
         [list(frame.numpy()) for frame in video[mask]]
-        for video, mask in zip(tokens, given.mask, strict=True)
+        for video, mask in zip(tokens, videos_given.mask, strict=True)
     ]
 
 
-def projected(rows: list[Any], vision: Any) -> list[Any]:
+def project_rows(rows: list[Any], vision: Any) -> list[Any]:
     return [
         linear(layer_norm(row, part(vision, "ln_post")), part(vision, "projection")) for row in rows
     ]
@@ -55,11 +55,11 @@ def test_rap_equals_the_loops() -> None:
     weights = weights_of(method)
     vision, own = part(weights, "encoder.vision"), part(weights, "tower")
     videos = [
-        projected(reference.rap_tower(video, vision, own, heads=2, kept=3), vision)
-        for video in embedded(method)
+        project_rows(reference.rap_tower(video, vision, own, heads=2, kept=3), vision)
+        for video in embed_frames(method)
     ]
-    encoded = method.encode_video(clips())
-    for found, mask, expected in zip(encoded.frames, encoded.mask, videos, strict=True):
+    features = method.encode_video(clips())
+    for found, mask, expected in zip(features.frames, features.mask, videos, strict=True):
         torch.testing.assert_close(found[mask], torch.from_numpy(np.array(expected)), **EXACT)
     sentence = random(2, 8, seed=4)
     scores = [
@@ -67,7 +67,7 @@ def test_rap_equals_the_loops() -> None:
         for text in sentence.numpy()
     ]
     torch.testing.assert_close(
-        method.score(TextFeatures(sentence), encoded), matrix(scores), **EXACT
+        method.score(TextFeatures(sentence), features), matrix(scores), **EXACT
     )
 
 
@@ -77,20 +77,20 @@ def test_tfvl_equals_the_loops() -> None:
     weights = weights_of(method)
     vision, text = part(weights, "encoder.vision"), part(weights, "encoder.text")
     expected = []
-    for video in embedded(method):
-        rows = projected(
+    for video in embed_frames(method):
+        rows = project_rows(
             reference.joint_tower(video, vision, weights["frames_as_image.prompts"], heads=2),
             vision,
         )
         told = reference.sentence_of_frames(rows, text, part(weights, "sentence"), heads=2)
         mean = unit(np.mean([unit(row) for row in rows], axis=0))
         expected.append(mean + unit(told))
-    encoded = method.encode_video(clips())
-    torch.testing.assert_close(encoded.video, torch.from_numpy(np.array(expected)), **EXACT)
+    features = method.encode_video(clips())
+    torch.testing.assert_close(features.video, torch.from_numpy(np.array(expected)), **EXACT)
     sentence = random(2, 8, seed=4)
     scores = [[cosine(row, video) for video in expected] for row in sentence.numpy()]
     torch.testing.assert_close(
-        method.score(TextFeatures(sentence), encoded), matrix(scores), **EXACT
+        method.score(TextFeatures(sentence), features), matrix(scores), **EXACT
     )
 
 
@@ -106,12 +106,12 @@ def test_shenet_equals_the_loops() -> None:
             reference.syntax_score(
                 sentence,
                 words,
-                [list(frame.numpy()) for frame in frames[shown]],
+                [list(frame.numpy()) for frame in frames[is_real]],
                 weights_of(method),
                 selected=3,
                 regions=5,
             )
-            for frames, shown in zip(patches, mask, strict=True)
+            for frames, is_real in zip(patches, mask, strict=True)
         ]
         for sentence, words in zip(sentences_of(text), words_of(text), strict=True)
     ]
@@ -128,6 +128,6 @@ def test_they_say_that_they_are_approximate(name: str) -> None:
 def test_the_towers_are_frozen_and_little_is_trained(name: str) -> None:
     spec = METHODS[name]
     method = spec.build(spec.config_class(num_frames=6), small_clip(SIZE, layers=3))
-    trained = [key for key, value in method.named_parameters() if value.requires_grad]
-    assert trained
-    assert not any(key.startswith("encoder.") for key in trained)
+    trained_names = [key for key, value in method.named_parameters() if value.requires_grad]
+    assert trained_names
+    assert not any(key.startswith("encoder.") for key in trained_names)

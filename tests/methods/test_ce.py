@@ -83,12 +83,12 @@ def test_a_missing_expert_teaches_nothing() -> None:
     assert method.encoder is not None
     video = videos()
     assert video.experts is not None
-    gone = video.experts["sound"]
-    missing = dataclasses.replace(gone, mask=torch.zeros_like(gone.mask))
+    expert = video.experts["sound"]
+    missing = dataclasses.replace(expert, mask=torch.zeros_like(expert.mask))
     video = dataclasses.replace(video, experts={**video.experts, "sound": missing})
     before = {name: value.clone() for name, value in method.named_buffers()}
-    text, encoded = method.encode_text(texts(VIDEOS)), method.encode_video(video)
-    method.losses(text, encoded, torch.eye(VIDEOS, dtype=torch.bool)).total.backward()
+    text, video_features = method.encode_text(texts(VIDEOS)), method.encode_video(video)
+    method.losses(text, video_features, torch.eye(VIDEOS, dtype=torch.bool)).total.backward()
     gradients = dict(method.named_parameters())
     for name in ("maps.sound.weight", "gate.maps.2.weight", "gate.own_norms.2.weight"):
         gradient = gradients[name].grad

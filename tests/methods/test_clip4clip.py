@@ -73,8 +73,8 @@ def test_the_score_equals_the_loops(head: str) -> None:
                 row.append(reference.loose_similarity(sentence, frames))
         expected.append(row)
     torch.testing.assert_close(method.score(text, video), matrix(expected), **EXACT)
-    encoded = method.encode_video(video)
-    torch.testing.assert_close(method.score(text, encoded), matrix(expected), **EXACT)
+    features = method.encode_video(video)
+    torch.testing.assert_close(method.score(text, features), matrix(expected), **EXACT)
 
 
 @pytest.mark.parametrize("head", ["mean", "lstm", "transformer", "tight"])
@@ -151,10 +151,10 @@ def test_the_3d_stem_is_a_convolution_over_three_frames() -> None:
     maps = (stem.before, patches.projection, stem.after)
     kernel = torch.stack([one.weight.unflatten(1, (3, side, side)) for one in maps], dim=2)
     pixels = torch.randn(2, 5, 3, 16, 16, dtype=torch.float64)
-    found = torch.nn.functional.conv3d(
+    result = torch.nn.functional.conv3d(
         pixels.transpose(1, 2), kernel, stride=(1, side, side), padding=(1, 0, 0)
     )
-    expected = found.permute(0, 2, 3, 4, 1).flatten(2, 3)
+    expected = result.permute(0, 2, 3, 4, 1).flatten(2, 3)
     cut = patches.cut(pixels.flatten(0, 1))
     ours = patches.projection(cut) + stem(cut, num_frames=5)
     torch.testing.assert_close(ours.unflatten(0, (2, 5)), expected, **EXACT)
@@ -170,12 +170,12 @@ def test_a_new_3d_stem_changes_nothing_and_a_trained_one_sees_the_neighbours(
     stem = method.encoder.vision.temporal_stem  # type: ignore[union-attr]
     for weight in stem.parameters():
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
-    seen = method.encode_video(clips).frames
+    first = method.encode_video(clips).frames
     other = clips.frames.clone()
     other[:, 3] = 255 - other[:, 3]
-    changed = method.encode_video(Clips(other, clips.mask, clips.seconds)).frames
-    assert torch.equal(changed[:, :2], seen[:, :2])
-    assert not torch.allclose(changed[:, 2], seen[:, 2])
+    second = method.encode_video(Clips(other, clips.mask, clips.seconds)).frames
+    assert torch.equal(second[:, :2], first[:, :2])
+    assert not torch.allclose(second[:, 2], first[:, 2])
     # What lies in a padded frame is no neighbour.
     mask = clips.mask.clone()
     mask[:, 3] = False
@@ -183,7 +183,7 @@ def test_a_new_3d_stem_changes_nothing_and_a_trained_one_sees_the_neighbours(
     torch.testing.assert_close(short[0].frames[:, :3], short[1].frames[:, :3])
     eaglenet.save(method, tmp_path / "model")
     again = eaglenet.load(tmp_path / "model")
-    assert torch.equal(again.encode_video(clips).frames, seen)
+    assert torch.equal(again.encode_video(clips).frames, first)
 
 
 @torch.no_grad()
@@ -193,10 +193,10 @@ def test_a_frame_that_is_shown_again_has_its_own_neighbours_under_a_3d_stem() ->
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(1))
     frames = clips.frames.clone()
     frames[:, 2] = frames[:, 1]
-    seen = method.encode_video(Clips(frames, clips.mask, clips.seconds)).frames
+    first = method.encode_video(Clips(frames, clips.mask, clips.seconds)).frames
     expected = method.encoder.encode_frames(frames, clips.mask)[:, :, 0]  # type: ignore[union-attr]
-    assert torch.equal(seen, expected)
-    assert not torch.allclose(seen[:, 1], seen[:, 2])
+    assert torch.equal(first, expected)
+    assert not torch.allclose(first[:, 1], first[:, 2])
 
 
 def test_the_3d_stem_has_clips_rate_and_is_not_frozen_with_embeddings() -> None:

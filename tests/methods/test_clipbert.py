@@ -47,7 +47,7 @@ def logits_of(words: list[Vector], grid: list[Vector], weights: Weights, side: i
         )
         for place, token in enumerate(read)
     ]
-    seen = [
+    visible = [
         layer_norm(
             linear(patch, part(weights, "patch_map"))
             + weights["kinds"][1]
@@ -59,11 +59,15 @@ def logits_of(words: list[Vector], grid: list[Vector], weights: Weights, side: i
         for place, patch in enumerate(grid)
     ]
     states = post_norm(
-        [*read, *seen], [True] * (len(read) + len(seen)), part(weights, "stack"), heads=2, layers=2
+        [*read, *visible],
+        [True] * (len(read) + len(visible)),
+        part(weights, "stack"),
+        heads=2,
+        layers=2,
     )[-1]
-    pooled = np.tanh(linear(states[0], part(weights, "pooler")))
-    hidden = np.maximum(linear(pooled, part(weights, "head.0")), 0)
-    return linear(hidden, part(weights, "head.2"))
+    output = np.tanh(linear(states[0], part(weights, "pooler")))
+    hidden_states = np.maximum(linear(output, part(weights, "head.0")), 0)
+    return linear(hidden_states, part(weights, "head.2"))
 
 
 @torch.no_grad()
@@ -79,13 +83,13 @@ def test_the_score_equals_the_loops_over_pairs_and_clips() -> None:
     for words, mask in zip(text.words, text.words_mask, strict=True):
         row = []
         for grid, real in zip(video.patches, video.mask, strict=True):
-            found = []
+            result = []
             for start in (0, 2, 4):
                 frames = [grid[place] for place in range(start, min(start + 2, 5)) if real[place]]
                 if frames:
                     mean = list(torch.stack(frames).mean(dim=0).numpy())
-                    found.append(logits_of([w.numpy() for w in words[mask]], mean, weights, 2))
-            sums = [np.log(np.sum(np.exp([one[k] for one in found]))) for k in (0, 1)]
+                    result.append(logits_of([w.numpy() for w in words[mask]], mean, weights, 2))
+            sums = [np.log(np.sum(np.exp([one[k] for one in result]))) for k in (0, 1)]
             row.append(float(sums[1] - sums[0]))
         rows.append(row)
     torch.testing.assert_close(method.score(text, video), matrix(rows), **EXACT)
@@ -98,8 +102,8 @@ def test_the_score_does_not_depend_on_tiles_or_pairs_at_once() -> None:
     whole = method.score(text, video)
     method.config = dataclasses.replace(method.config, pairs_at_once=5)
     torch.testing.assert_close(method.score(text, video), whole, **EXACT)
-    streamed = torch.as_tensor(score_all(method, text, video, precision="fp32")).double()
-    torch.testing.assert_close(streamed, whole, rtol=1e-4, atol=1e-5)
+    scores = torch.as_tensor(score_all(method, text, video, precision="fp32")).double()
+    torch.testing.assert_close(scores, whole, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -108,18 +112,18 @@ def test_scoring_all_streams_through_pairs_and_prepares_none() -> None:
     method = make(pairs_at_once=4)
     text, video = method.encode_text(tokens(7)), method.encode_video(small_clips(9, 5))
     whole = method.score(text, video)
-    asked: list[int] = []
+    calls: list[int] = []
     plain = method.pair_logits
 
     def spy(text: Any, video: Any, rows: torch.Tensor, columns: torch.Tensor) -> Any:
-        asked.append(len(rows))
+        calls.append(len(rows))
         return plain(text, video, rows, columns)  # type: ignore[operator]
 
     method.pair_logits = spy  # type: ignore[assignment]
-    streamed = torch.as_tensor(score_all(method, text, video, tile_texts=3, tile_videos=4))
-    assert max(asked) <= 4
-    assert sum(asked) == 7 * 9
-    torch.testing.assert_close(streamed.double(), whole, rtol=1e-4, atol=1e-5)
+    scores = torch.as_tensor(score_all(method, text, video, tile_texts=3, tile_videos=4))
+    assert max(calls) <= 4
+    assert sum(calls) == 7 * 9
+    torch.testing.assert_close(scores.double(), whole, rtol=1e-4, atol=1e-5)
     best = score_best(method, text, video, 2)
     assert torch.equal(best.videos, whole.topk(2).indices)
 
@@ -147,25 +151,25 @@ def test_the_loss_is_over_clips_and_classes_minus_clips_of_the_right_class() -> 
     logits, mask = random(1, 3, 2, seed=1), torch.tensor([[True, True, False]])
     powers = logits[0, :2].exp()
     expected = (powers.sum() / powers[:, 1].sum()).log()
-    pooled = pool_clips(logits, mask, "lse")
-    loss = torch.nn.functional.cross_entropy(pooled, torch.tensor([1]))
+    output = pool_clips(logits, mask, "lse")
+    loss = torch.nn.functional.cross_entropy(output, torch.tensor([1]))
     torch.testing.assert_close(loss, expected)
 
 
 def test_a_batch_is_learnt_from_twice_as_many_pairs_not_from_all() -> None:
     method = make().train()
     text, video = method.encode_text(tokens()), method.encode_video(small_clips(3, 5))
-    asked: list[tuple[list[int], list[int]]] = []
+    calls: list[tuple[list[int], list[int]]] = []
     plain = method.pair_logits
 
     def spy(text: Any, video: Any, rows: torch.Tensor, columns: torch.Tensor) -> Any:
-        asked.append((rows.tolist(), columns.tolist()))
+        calls.append((rows.tolist(), columns.tolist()))
         return plain(text, video, rows, columns)  # type: ignore[operator]
 
     method.pair_logits = spy  # type: ignore[assignment]
     positives = torch.tensor([[1, 0, 0], [0, 1, 1], [0, 1, 1]]).bool()
     method.losses(text, video, positives)
-    ((rows, columns),) = asked
+    ((rows, columns),) = calls
     assert rows == [0, 1, 2, 0, 1, 2]
     assert columns[:3] == [0, 1, 2]
     assert not any(

@@ -107,11 +107,12 @@ def test_loss_and_gradients_equal_those_of_an_official_step(pooling: str) -> Non
             continue
         bound = 1e-4 * expected[name].abs().max().clamp_min(1e-4 * largest)
         assert (parameter.grad - expected[name]).abs().max() <= bound, name
-    frozen = {name for name, value in method.named_parameters() if not value.requires_grad}
+    frozen_names = {name for name, value in method.named_parameters() if not value.requires_grad}
     blocks = [f"encoder.vision.blocks.{index}." for index in range(3)]
-    assert {name for name in frozen if name.startswith(blocks[2])}
+    assert {name for name in frozen_names if name.startswith(blocks[2])}
     assert all(
-        name.startswith(("encoder.vision.stem.", *blocks, "encoder.logit_scale")) for name in frozen
+        name.startswith(("encoder.vision.stem.", *blocks, "encoder.logit_scale"))
+        for name in frozen_names
     )
 
 
@@ -190,13 +191,13 @@ def test_the_command_makes_a_model_for_texts_and_files_that_refuses_to_search(
     torch.save({"state_dict": {n: w.half() for n, w in WEIGHTS.items()}}, tmp_path / "model.pt")
     write_vocabulary(tmp_path)
     settings = [f"--set={name}={value}" for name, value in TINY.items()]
-    done = CliRunner().invoke(
+    outcome = CliRunner().invoke(
         app,
         ["convert", str(tmp_path / "model.pt"), str(tmp_path / "model"), "--from", "clipbert",
          *settings, "--tokenizer", str(tmp_path)],
     )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    assert "6 frames (second_pairs" in " ".join(done.output.split())
+    assert outcome.exit_code == 0, outcome.output
+    assert "6 frames (second_pairs" in " ".join(outcome.output.split())
     method = eaglenet.load(tmp_path / "model")
     frames = method.frame_spec
     assert (frames.sampling, frames.resize, frames.square_pixels) == ("second_pairs", "pad", True)

@@ -81,15 +81,15 @@ def test_two_attention_calls_equal_one_with_the_mask() -> None:
     proxies, patches = random(2, 4, 12, seed=1), random(2, 3, 5, 12, seed=2)
     frames_mask = torch.tensor([[True, True, True], [True, True, False]])
     dense = torch.tensor(reference.attention_mask(4, 3, 5))
-    joined = torch.cat([proxies, patches.flatten(1, 2)], dim=1)
+    tokens = torch.cat([proxies, patches.flatten(1, 2)], dim=1)
     query, key, value = (
-        row.unflatten(-1, (3, 4)).transpose(1, 2) for row in attention.qkv(joined).chunk(3, dim=-1)
+        row.unflatten(-1, (3, 4)).transpose(1, 2) for row in attention.qkv(tokens).chunk(3, dim=-1)
     )
     valid = torch.cat([torch.ones(2, 4).bool(), frames_mask.repeat_interleave(5, dim=1)], dim=1)
-    mixed = F.scaled_dot_product_attention(
+    outputs = F.scaled_dot_product_attention(
         query, key, value, attn_mask=dense & (valid[:, None, None, :] | ~valid[:, None, :, None])
     )
-    expected = attention.out(mixed.transpose(1, 2).flatten(2))
+    expected = attention.out(outputs.transpose(1, 2).flatten(2))
     got_proxies, got_patches = grouped_attention(
         attention,
         proxies,
@@ -98,9 +98,9 @@ def test_two_attention_calls_equal_one_with_the_mask() -> None:
         has_whole_groups=True,
     )
     torch.testing.assert_close(got_proxies, expected[:, :4], **EXACT)
-    kept = frames_mask[..., None, None]
+    is_real = frames_mask[..., None, None]
     torch.testing.assert_close(
-        got_patches * kept, expected[:, 4:].unflatten(1, (3, 5)) * kept, **EXACT
+        got_patches * is_real, expected[:, 4:].unflatten(1, (3, 5)) * is_real, **EXACT
     )
 
 
@@ -114,9 +114,9 @@ def test_frame_positions_are_stretched_over_the_real_frames() -> None:
     assert places[1, :2].tolist() == [0.5, 2.5]
     table = proxies.frame_positions.T[None]
     for count in (1, 3, 7):
-        stretched = F.interpolate(table, size=count, mode="linear")[0].T
+        positions = F.interpolate(table, size=count, mode="linear")[0].T
         got = proxies.frame_embedding(torch.ones(1, count, dtype=torch.bool))[0]
-        torch.testing.assert_close(got, stretched)
+        torch.testing.assert_close(got, positions)
 
 
 def test_the_table_has_twelve_rows_of_zero_whatever_the_number_of_frames() -> None:
@@ -130,9 +130,9 @@ def test_the_table_has_twelve_rows_of_zero_whatever_the_number_of_frames() -> No
 
 def test_the_logit_scale_stays_between_one_and_two_hundred() -> None:
     method = make().train()
-    for start, kept in ((-1.0, 1.0), (4.6, 99.484), (7.0, 200.0)):
+    for start, is_real in ((-1.0, 1.0), (4.6, 99.484), (7.0, 200.0)):
         method.loss.logit_scale.data.fill_(start)
-        torch.testing.assert_close(method.loss.scale().item(), kept, rtol=1e-4, atol=0.0)
+        torch.testing.assert_close(method.loss.scale().item(), is_real, rtol=1e-4, atol=0.0)
 
 
 def test_impossible_sizes_are_refused() -> None:

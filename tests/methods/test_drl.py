@@ -123,12 +123,12 @@ def test_the_loss_joins_both_terms_over_what_the_temporal_head_made() -> None:
     owners = [0, 1, 1]
     positives = torch.tensor([[True, False, False], [False, True, False], [False, True, False]])
     losses = method.losses(text, video, positives)
-    matched = [frames[owner] for owner in owners]
+    matched_frames = [frames[owner] for owner in owners]
     expected = reference.decorrelation(
         words,
         [reference.token_weights(row, part(weights, "word_weights")) for row in words],
-        matched,  # type: ignore[arg-type]
-        [reference.token_weights(row, part(weights, "frame_weights")) for row in matched],  # type: ignore[arg-type]
+        matched_frames,  # type: ignore[arg-type]
+        [reference.token_weights(row, part(weights, "frame_weights")) for row in matched_frames],  # type: ignore[arg-type]
         0.0,
     )
     torch.testing.assert_close(losses.terms["decorrelation"].item(), expected)

@@ -132,9 +132,9 @@ def test_scores_and_gradients_equal_the_loop(name: str) -> None:
     )
     assert_close(ours, loop)
     inputs = (text.sentence, video.frames)
-    found = torch.autograd.grad(ours.square().sum(), inputs)
+    gradients = torch.autograd.grad(ours.square().sum(), inputs)
     expected = torch.autograd.grad(loop.square().sum(), inputs)
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(gradients, expected, strict=True):
         assert_close(one, other)
 
 
@@ -207,19 +207,19 @@ def test_padding_frames_changes_nothing_where_frames_are_masked(name: str) -> No
     positives = torch.eye(VIDEOS, dtype=torch.bool)
     short = VideoFeatures(video.frames[:, :4], video.mask[:, :4])
     padding = torch.full((VIDEOS, 3, DIM), 5.0, dtype=torch.float64)
-    padded = VideoFeatures(
+    padded_video = VideoFeatures(
         torch.cat([short.frames, padding], dim=1),
         torch.cat([short.mask, torch.zeros(VIDEOS, 3, dtype=torch.bool)], dim=1),
     )
-    assert_close(method.score(text, padded), method.score(text, short))
+    assert_close(method.score(text, padded_video), method.score(text, short))
     start = _start(method)
 
     def losses(given: VideoFeatures) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(5)
-        made = method.losses(text, given, positives, chain_start=start, generator=generator)
-        return dict(made.terms)
+        result = method.losses(text, given, positives, chain_start=start, generator=generator)
+        return dict(result.terms)
 
-    for term, value in losses(padded).items():
+    for term, value in losses(padded_video).items():
         assert_close(value, losses(short)[term], msg=term)
 
 
@@ -233,8 +233,8 @@ def _start(method: EagleNet) -> tuple[Tensor, Tensor] | None:
 def test_padding_counts_in_the_released_configuration() -> None:
     method = build_method("released msrvtt-b32")
     text, video = features()
-    changed = VideoFeatures(video.frames, torch.ones_like(video.mask))
-    assert_close(method.score(text, changed), method.score(text, video))
+    other_video = VideoFeatures(video.frames, torch.ones_like(video.mask))
+    assert_close(method.score(text, other_video), method.score(text, video))
     blank = VideoFeatures(video.frames.masked_fill(~video.mask[..., None], 0.0), video.mask)
     assert not torch.allclose(method.score(text, blank), method.score(text, video))
 
@@ -275,8 +275,8 @@ def test_without_relations_training_draws_one_candidate_and_evaluation_takes_the
     text, video = features()
     single = [method.score(text, video, method.noise[i : i + 1]) for i in range(CANDIDATES)]
     assert_close(method.score(text, video), torch.stack(single).max(dim=0).values)
-    drawn = method.draw_candidate_noise(TEXTS, VIDEOS, text.sentence, None)
-    assert drawn.shape == (TEXTS, VIDEOS, 1, DIM)
+    noise = method.draw_candidate_noise(TEXTS, VIDEOS, text.sentence, None)
+    assert noise.shape == (TEXTS, VIDEOS, 1, DIM)
     assert method.graph is None
 
 

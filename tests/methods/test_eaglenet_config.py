@@ -75,9 +75,9 @@ def test_wrong_values_are_refused_with_the_right_ones(
     """Set behind the shape checker of the tests, which would refuse them first."""
     config = EagleNetConfig()
     object.__setattr__(config, name, value)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as error:
         config.__post_init__()
-    assert str(caught.value) == message
+    assert str(error.value) == message
 
 
 def test_a_dataset_without_a_released_script_is_refused() -> None:

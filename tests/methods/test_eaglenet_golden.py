@@ -53,9 +53,9 @@ def video_features(frames: Tensor) -> VideoFeatures:
 @cache
 def training(name: str) -> tuple[Losses, Tensor, Tensor]:
     """Losses and gradients of the five matched pairs, as the reference computes them."""
-    stored, inputs = load_golden(name), golden_inputs(name)
-    text = stored["text_features"].clone().requires_grad_()
-    frames = stored["frame_features"][: len(text)].clone().requires_grad_()
+    golden, inputs = load_golden(name), golden_inputs(name)
+    text = golden["text_features"].clone().requires_grad_()
+    frames = golden["frame_features"][: len(text)].clone().requires_grad_()
     silence = torch.zeros(20, *inputs.chain_text.shape), torch.zeros(20, *inputs.chain_frames.shape)
     losses = model(name).losses(
         TextFeatures(text),
@@ -76,44 +76,44 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_features_equal_the_released_ones(name: str) -> None:
-    stored, inputs = load_golden(name), golden_inputs(name)
+    golden, inputs = load_golden(name), golden_inputs(name)
     encoder: Any = model(name).encoder
     with torch.no_grad():
         text = encoder.encode_text(Tokens(inputs.token_ids, inputs.token_ids > 0))
         frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
-    close(text.sentence, stored["text_features"])
-    close(frames, stored["frame_features"])
+    close(text.sentence, golden["text_features"])
+    close(frames, golden["frame_features"])
 
 
 def test_scores_equal_the_released_ones(name: str) -> None:
-    stored, inputs = load_golden(name), golden_inputs(name)
-    text, video = TextFeatures(stored["text_features"]), video_features(stored["frame_features"])
+    golden, inputs = load_golden(name), golden_inputs(name)
+    text, video = TextFeatures(golden["text_features"]), video_features(golden["frame_features"])
     with torch.no_grad():
         scores = model(name).score(text, video, by_pair(inputs.candidate_noise, len(text)))
-    close(scores, stored["scores"])
+    close(scores, golden["scores"])
 
 
 def test_training_scores_equal_the_released_ones(name: str) -> None:
     from eaglenet.layers.stochastic_text import support_text
 
-    stored, inputs, method = load_golden(name), golden_inputs(name), model(name)
-    text = TextFeatures(stored["text_features"])
-    video = video_features(stored["frame_features"][: len(text)])
+    golden, inputs, method = load_golden(name), golden_inputs(name), model(name)
+    text = TextFeatures(golden["text_features"])
+    video = video_features(golden["frame_features"][: len(text)])
     scale = getattr(method.loss, "scale", lambda: 1.0)()
     with torch.no_grad():
-        found = method.match(text, video, by_pair(inputs.train_candidate_noise, len(text)))
-        support = support_text(text.sentence, found.pooled_videos, found.radius, mode="batch")
-        support_scores = torch.cosine_similarity(support, found.pooled_videos, dim=-1)
-    close(scale * found.scores, stored["train_scores"])
-    close(scale * support_scores, stored["train_support_scores"])
+        matching = method.match(text, video, by_pair(inputs.train_candidate_noise, len(text)))
+        support = support_text(text.sentence, matching.pooled_videos, matching.radius, mode="batch")
+        support_scores = torch.cosine_similarity(support, matching.pooled_videos, dim=-1)
+    close(scale * matching.scores, golden["train_scores"])
+    close(scale * support_scores, golden["train_support_scores"])
 
 
 def test_losses_equal_the_released_ones(name: str) -> None:
-    stored, (losses, _, _) = load_golden(name), training(name)
-    close(losses.terms["enriched"], stored["loss_main"])
-    close(losses.terms["support"], stored["loss_support"])
-    close(losses.terms["energy"], stored["loss_energy"])
-    total = stored["loss_main"] + 0.8 * stored["loss_support"] + stored["loss_energy"]
+    golden, (losses, _, _) = load_golden(name), training(name)
+    close(losses.terms["enriched"], golden["loss_main"])
+    close(losses.terms["support"], golden["loss_support"])
+    close(losses.terms["energy"], golden["loss_energy"])
+    total = golden["loss_main"] + 0.8 * golden["loss_support"] + golden["loss_energy"]
     close(losses.total, total)
 
 
@@ -137,23 +137,23 @@ def test_the_support_energy_term_equals_the_released_numbers(name: str) -> None:
     """
     from eaglenet.layers.stochastic_text import support_text
 
-    stored, inputs = load_golden(name), golden_inputs(name)
+    golden, inputs = load_golden(name), golden_inputs(name)
     pooling: Any = POOLING[golden_options(name)["pooling"]]
     method = convert_eaglenet(
         golden_weights(name), energy_pooling=pooling, energy_support_weight=1.0
     ).method
     energy = method.energy
     assert energy is not None
-    text = TextFeatures(stored["text_features"])
-    video = video_features(stored["frame_features"][: len(text)])
+    text = TextFeatures(golden["text_features"])
+    video = video_features(golden["frame_features"][: len(text)])
     noise = by_pair(inputs.train_candidate_noise, len(text))
     silence = torch.zeros(20, *inputs.chain_text.shape), torch.zeros(20, *inputs.chain_frames.shape)
     with torch.no_grad():
-        chains = energy(stored["chain_text"], stored["chain_frames"])
-        plain = energy_loss(stored["energies"][:, : len(text)], chains)
-        assert plain == pytest.approx(stored["loss_energy"].item(), abs=TOLERANCE)
-        found = method.match(text, video, noise)
-        support = support_text(text.sentence, found.pooled_videos, found.radius, mode="batch")
+        chains = energy(golden["chain_text"], golden["chain_frames"])
+        plain = energy_loss(golden["energies"][:, : len(text)], chains)
+        assert plain == pytest.approx(golden["loss_energy"].item(), abs=TOLERANCE)
+        matching = method.match(text, video, noise)
+        support = support_text(text.sentence, matching.pooled_videos, matching.radius, mode="batch")
         own = torch.stack([support[i, i] / support[i, i].norm() for i in range(len(text))])
         expected = energy_loss(energy.all_pairs(own, video.frames), chains)
         losses = method.losses(
@@ -170,26 +170,26 @@ def test_the_support_energy_term_equals_the_released_numbers(name: str) -> None:
 
 
 def test_gradients_equal_the_released_ones(name: str) -> None:
-    stored, (_, to_text, to_frames) = load_golden(name), training(name)
-    for ours, theirs in ((to_text, stored["grad_text"]), (to_frames, stored["grad_frames"])):
+    golden, (_, to_text, to_frames) = load_golden(name), training(name)
+    for ours, theirs in ((to_text, golden["grad_text"]), (to_frames, golden["grad_frames"])):
         assert (ours - theirs).norm() <= GRADIENT_TOLERANCE * theirs.norm()
         assert (ours - theirs).abs().max() <= GRADIENT_TOLERANCE * theirs.abs().max()
 
 
 def test_energies_equal_the_released_ones(name: str) -> None:
-    stored, energy = load_golden(name), model(name).energy
+    golden, energy = load_golden(name), model(name).energy
     assert energy is not None
     with torch.no_grad():
-        energies = energy.all_pairs(stored["text_features"], stored["frame_features"])
-    close(energies, stored["energies"])
+        energies = energy.all_pairs(golden["text_features"], golden["frame_features"])
+    close(energies, golden["energies"])
 
 
 def test_chains_end_where_the_released_ones_do(name: str) -> None:
-    stored, inputs, energy = load_golden(name), golden_inputs(name), model(name).energy
+    golden, inputs, energy = load_golden(name), golden_inputs(name), model(name).energy
     assert energy is not None
     text, frames = sample(energy, inputs.chain_text, inputs.chain_frames, steps=20)
-    close(text, stored["chain_text"])
-    close(frames, stored["chain_frames"])
+    close(text, golden["chain_text"])
+    close(frames, golden["chain_frames"])
 
 
 def test_options_are_read_off_the_checkpoint(name: str) -> None:

@@ -195,10 +195,10 @@ def test_a_missing_demo_model_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_the_name_demo_means_the_packaged_model_even_beside_a_folder_of_that_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    packaged, own = tmp_path / "packaged", tmp_path / "own"
-    eaglenet.save(build(), packaged / "demo")
+    package_folder, own = tmp_path / "packaged", tmp_path / "own"
+    eaglenet.save(build(), package_folder / "demo")
     eaglenet.save(build(num_candidates=7), own / "demo")
-    monkeypatch.setattr(files, "PACKAGED", packaged)
+    monkeypatch.setattr(files, "PACKAGED", package_folder)
     monkeypatch.chdir(own)
     assert eaglenet.load("demo").config.num_candidates != 7
     for path in ("./demo", Path("demo"), str(own / "demo")):

@@ -58,10 +58,10 @@ def test_scores_and_losses_equal_the_loops() -> None:
         ]
     )
     local = matrix([[reference.local_score(a, b) for b in of_video] for a in of_text])
-    encoded = method.encode_video(video)
-    torch.testing.assert_close(method.score(text, encoded), plain + 0.5 * local, **EXACT)
-    torch.testing.assert_close(make().score(text, encoded), plain, **EXACT)
-    losses = method.losses(text, encoded, torch.eye(VIDEOS, dtype=torch.bool))
+    features = method.encode_video(video)
+    torch.testing.assert_close(method.score(text, features), plain + 0.5 * local, **EXACT)
+    torch.testing.assert_close(make().score(text, features), plain, **EXACT)
+    losses = method.losses(text, features, torch.eye(VIDEOS, dtype=torch.bool))
     scale = float(method.loss.scale())
     expected = {
         "contrastive": contrastive((plain + 0.5 * local).numpy(), scale),

@@ -25,8 +25,10 @@ def test_the_score_equals_the_loops() -> None:
             [place for place in span.nonzero().flatten().tolist() if place < len(words)]
             for span in text.graph.spans[number]
         ]
-        heard = [row.nonzero().flatten().tolist() for row in text.graph.edges[number]]
-        nodes = reference.nodes_of(words, spans, text.graph.roles[number].tolist(), heard, weights)
+        neighbours = [row.nonzero().flatten().tolist() for row in text.graph.edges[number]]
+        nodes = reference.nodes_of(
+            words, spans, text.graph.roles[number].tolist(), neighbours, weights
+        )
         rows.append(
             [reference.similarity(nodes, experts, weights) for experts in experts_of(video)]
         )
@@ -38,14 +40,14 @@ def test_the_score_equals_the_loops() -> None:
 def test_the_gram_matrix_gives_what_the_mixed_frames_would() -> None:
     nodes, frames = random(2, 3, 8, seed=1), random(4, 5, 8, seed=2)
     mask = torch.arange(5)[None] < torch.tensor([[5], [2], [3], [1]])
-    found = node_similarities(nodes, frames, mask, sharpness=4.0)
+    result = node_similarities(nodes, frames, mask, sharpness=4.0)
     for video in range(4):
         real = frames[video][mask[video]]
         cosines = torch.nn.functional.cosine_similarity(nodes[:, :, None], real, dim=-1)
         positive = torch.nn.functional.normalize(cosines.clamp_min(0), dim=-1, eps=1e-10)
-        mixed = (4 * positive).softmax(dim=-1) @ real
-        expected = torch.nn.functional.cosine_similarity(nodes, mixed, dim=-1)
-        torch.testing.assert_close(found[:, video], expected, **EXACT)
+        mean = (4 * positive).softmax(dim=-1) @ real
+        expected = torch.nn.functional.cosine_similarity(nodes, mean, dim=-1)
+        torch.testing.assert_close(result[:, video], expected, **EXACT)
 
 
 def test_without_graphs_it_refuses_to_score_two_thirds_of_nothing() -> None:

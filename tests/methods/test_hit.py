@@ -29,8 +29,8 @@ def test_the_score_is_the_sum_of_both_levels() -> None:
     for words in words_of(text):
         inner = part(network, "words")
         tokens = [inner["first"], *(linear(word, part(inner, "embed")) for word in words)]
-        placed = [token + inner["positions"][place] for place, token in enumerate(tokens)]
-        normed = [layer_norm(token, part(inner, "norm"), 1e-12) for token in placed]
+        with_positions = [token + inner["positions"][place] for place, token in enumerate(tokens)]
+        normed = [layer_norm(token, part(inner, "norm"), 1e-12) for token in with_positions]
         states = reference.post_norm(
             normed, [True] * len(normed), part(inner, "stack"), heads=2, layers=2
         )
@@ -39,14 +39,15 @@ def test_the_score_is_the_sum_of_both_levels() -> None:
     network = part(weights, "video_network")
     others = []
     for experts in experts_of(video):
-        timed = {
+        experts_by_time = {
             name: [(token, 1.3 * place) for place, token in enumerate(tokens)]
             for name, tokens in experts.items()
         }
-        tokens, seen, _ = reference.sequence(timed, part(network, "tokens"))
-        states = reference.post_norm(tokens, seen, part(network, "stack"), heads=2, layers=2)
+        tokens, is_real, _ = reference.sequence(experts_by_time, part(network, "tokens"))
+        states = reference.post_norm(tokens, is_real, part(network, "stack"), heads=2, layers=2)
         means = [
-            sum(state for state, real in zip(states[place], seen, strict=True) if real) / sum(seen)
+            sum(state for state, real in zip(states[place], is_real, strict=True) if real)
+            / sum(is_real)
             for place in (0, -1)
         ]
         others.append(levels(network, *means))
@@ -116,8 +117,8 @@ def test_the_loss_is_a_cross_entropy_over_own_key_batch_and_bank() -> None:
             if other != pair
         ]
         # Three keys are in the bank; the first of them is of the first pair's video.
-        kept = banks[1][1:3] if pair == 0 else banks[1][:3]
-        logits += [dot(query, key.numpy()) / 0.2 for key in kept]
+        keys = banks[1][1:3] if pair == 0 else banks[1][:3]
+        logits += [dot(query, key.numpy()) / 0.2 for key in keys]
         total -= float(torch.tensor(softmax(logits)[0]).log()) / VIDEOS
     one_side = losses.terms["semantic"].item()
     assert one_side > total  # the other direction is added

@@ -15,7 +15,7 @@ from reference.experts import mixture
 SIZES = {"num_layers": 2, "num_heads": 2, "hidden_dim": 12, "num_positions": 5}
 
 
-def timed(video: VideoFeatures) -> list[dict[str, list[tuple[object, float]]]]:
+def tokens_by_time(video: VideoFeatures) -> list[dict[str, list[tuple[object, float]]]]:
     """Real tokens with the times that the inputs give them."""
     return [
         {
@@ -33,7 +33,7 @@ def test_the_score_equals_the_loops(keep_missing: bool) -> None:
     text, video = texts(), videos()
     weights = weights_of(method)
     sides = []
-    for experts in timed(video):
+    for experts in tokens_by_time(video):
         side = reference.video_side(experts, weights, heads=2, layers=2)  # type: ignore[arg-type]
         names = sorted(WIDTHS)
         sides.append(
@@ -79,13 +79,13 @@ def test_too_many_tokens_are_spread_evenly_or_drawn_in_order() -> None:
     assert even.mask.sum(dim=1).tolist() == [4, 4, 3, 0]
     assert even.values[2, :3, 0].tolist() == [0, 1, 2]
     torch.manual_seed(0)
-    drawn = limit_tokens(expert, 4, is_random=True)
-    assert drawn.mask.sum(dim=1).tolist() == [4, 4, 3, 0]
-    assert drawn.seconds is not None
+    sample = limit_tokens(expert, 4, is_random=True)
+    assert sample.mask.sum(dim=1).tolist() == [4, 4, 3, 0]
+    assert sample.seconds is not None
     for row in range(3):
-        kept = drawn.seconds[row][drawn.mask[row]]
-        assert torch.equal(kept, kept.unique())
-        assert kept.max() < mask[row].sum()
+        seconds = sample.seconds[row][sample.mask[row]]
+        assert torch.equal(seconds, seconds.unique())
+        assert seconds.max() < mask[row].sum()
     assert limit_tokens(expert, 0, is_random=True) is expert
 
 

@@ -205,13 +205,13 @@ def test_weights_of_other_kinds_are_refused(change: str) -> None:
     golden = load_peer("clip4clip-salt0")
     settings = {**UNDETERMINED["clip4clip"], "num_heads": golden.options["heads"]}
     weights = checkpoint("clip4clip-salt0")
-    refused = 0
+    num_refused = 0
     for key in ("clip.visual.proj", "clip.token_embedding.weight", "clip.ln_final.weight"):
         try:
             convert_official("clip4clip", {**weights, key: HOSTILE[change](weights[key])}, settings)
         except EagleNetError:
-            refused += 1
-    assert refused or change in ("another axis", "one axis", "complex")
+            num_refused += 1
+    assert num_refused or change in ("another axis", "one axis", "complex")
 
 
 def distilbert(dim: int) -> tuple[Any, Any]:
@@ -301,8 +301,8 @@ def paddle_layout(weights: dict[str, Tensor]) -> dict[str, Any]:
         if ".in_proj_" in name:
             attention, kind = name.split(".in_proj_")
             for part, values in zip("qkv", value.chunk(3), strict=True):
-                turned = values.T if kind == "weight" else values
-                state[f"{attention}.{part}_proj.{kind}"] = turned.numpy()
+                matrix = values.T if kind == "weight" else values
+                state[f"{attention}.{part}_proj.{kind}"] = matrix.numpy()
         else:
             is_map = name.endswith(".weight") and value.ndim == 2
             name = name.replace("running_mean", "_mean").replace("running_var", "_variance")
@@ -359,11 +359,11 @@ def check_outputs(method: Method, golden: Golden, case: str) -> None:
     with torch.no_grad():
         results = ADAPTERS[golden.method][1](method.eval(), golden, case, inputs)
     expected = golden.below(f"{case}/outputs")
-    compared = set(results.outputs) & set(expected)
+    names = set(results.outputs) & set(expected)
     if "scores_evaluation" in expected:  # the others are made with the statistics of the batch
-        compared = {"scores_evaluation"}
-    assert compared
-    for name in compared:
+        names = {"scores_evaluation"}
+    assert names
+    for name in names:
         largest = expected[name].abs().max().clamp_min(1.0)
         assert (results.outputs[name] - expected[name]).abs().max() <= 1e-5 * largest, name
 
@@ -393,12 +393,12 @@ def test_checkpoints_on_the_hubs_clip_become_models(name: str) -> None:
         texts = method.encode_text(Tokens(ids, mask.bool())).sentence
         theirs = official.get_text_features(input_ids=ids, attention_mask=mask)
         frames = method.encoder.vision(pixels)[:, 0]
-        seen = official.get_image_features(pixel_values=pixels)
-    torch.testing.assert_close(texts, pooled(theirs), atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(frames, pooled(seen), atol=1e-5, rtol=1e-4)
+        vectors = official.get_image_features(pixel_values=pixels)
+    torch.testing.assert_close(texts, pooled_output(theirs), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(frames, pooled_output(vectors), atol=1e-5, rtol=1e-4)
 
 
-def pooled(output: Any) -> Tensor:
+def pooled_output(output: Any) -> Tensor:
     """Releases of transformers give the features, or an output that holds them."""
     return output if isinstance(output, Tensor) else output.pooler_output
 
@@ -456,8 +456,8 @@ def test_a_checkpoint_of_tempme_becomes_a_model(name: str) -> None:
 @pytest.fixture(scope="module")
 def text_proxy() -> dict[str, Tensor]:
     """A whole model of Text-Proxy's own classes: weights, inputs and scores."""
-    with np.load(GOLDEN_CHECKPOINT) as stored:
-        return {key: torch.from_numpy(stored[key]) for key in stored.files if key != "options"}
+    with np.load(GOLDEN_CHECKPOINT) as file:
+        return {key: torch.from_numpy(file[key]) for key in file.files if key != "options"}
 
 
 @pytest.mark.parametrize("dash", ["theta", "linear"])
@@ -607,9 +607,9 @@ def test_settings_with_one_supported_value_have_to_be_confirmed() -> None:
         convert_official("ce", weights, {"experts": experts})
     with pytest.raises(UsageError, match=r"--set use_mish=0: .* only those with use_mish=1"):
         convert_official("ce", weights, {"experts": experts, **ONE_VALUE["ce"], "use_mish": 0})
-    confirmed = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"]}
+    settings = {**UNDETERMINED["mmt"], **ONE_VALUE["mmt"]}
     with pytest.raises(UsageError, match=r"--set out_tok=sep: .* only those with out_tok=mxp"):
-        convert_official("mmt", {}, {**confirmed, "out_tok": "sep"})
+        convert_official("mmt", {}, {**settings, "out_tok": "sep"})
     with pytest.raises(UsageError, match=r"--set attn_fusion=sim: .* with attn_fusion=embed"):
         convert_official("hgr", {}, {"num_verbs": 4, "sharpness": 4.0, "attn_fusion": "sim"})
     with pytest.raises(UsageError, match="--set keep_missing=true"):
@@ -657,8 +657,10 @@ def test_the_command_adds_the_vocabulary_of_a_distilbert(tmp_path: Path) -> None
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "empty").mkdir()
     arguments = ["convert", str(tmp_path / "frozen.pth"), str(tmp_path / "model"), "--from"]
-    done = CliRunner().invoke(app, [*arguments, "frozen", "--tokenizer", str(tmp_path / "empty")])
-    assert "pass a DistilBERT folder" in str(done.exception)
+    outcome = CliRunner().invoke(
+        app, [*arguments, "frozen", "--tokenizer", str(tmp_path / "empty")]
+    )
+    assert "pass a DistilBERT folder" in str(outcome.exception)
 
 
 def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:
@@ -673,12 +675,12 @@ def test_the_command_converts_and_the_model_loads(tmp_path: Path) -> None:
     ):
         torch.save(checkpoint(f"{name}-salt0"), tmp_path / "model.bin")
         out = tmp_path / f"{name}{num_words}"
-        done = CliRunner().invoke(
+        outcome = CliRunner().invoke(
             app,
             ["convert", str(tmp_path / "model.bin"), str(out), "--from", name, *settings,
              "--set", "num_heads=4"],
         )  # fmt: skip
-        assert done.exit_code == 0, done.output
+        assert outcome.exit_code == 0, outcome.output
         method = eaglenet.load(out)
         assert method.name == name
         frames = method.frame_spec

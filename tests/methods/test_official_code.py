@@ -58,19 +58,19 @@ def gradients_of(
 ) -> list[tuple[str, Tensor, Tensor, Tensor]]:
     """Name, our gradient, theirs under our name, and which entries the file has."""
     weights = weights_for(golden, case)
-    stored = golden.below(f"{case}/gradients/weights")
+    golden_values = golden.below(f"{case}/gradients/weights")
     options = table_options(golden)
     empty = {name: torch.zeros_like(value) for name, value in weights.items()}
-    ones = {name: torch.ones_like(value) for name, value in stored.items()}
-    theirs = translate(method, {**empty, **stored}, **options).state
-    known = translate(method, {**empty, **ones}, **options).state
+    ones = {name: torch.ones_like(value) for name, value in golden_values.items()}
+    theirs = translate(method, {**empty, **golden_values}, **options).state
+    state = translate(method, {**empty, **ones}, **options).state
     rows = []
     for name, parameter in method.named_parameters():
-        if name in theirs and known[name].any():
+        if name in theirs and state[name].any():
             assert parameter.grad is not None, name
             shape = parameter.shape
             rows.append(
-                (name, parameter.grad, theirs[name].reshape(shape), known[name].reshape(shape) > 0)
+                (name, parameter.grad, theirs[name].reshape(shape), state[name].reshape(shape) > 0)
             )
     return rows
 
@@ -98,8 +98,8 @@ def run(golden: Golden, case: str, padding: str, dtype: torch.dtype) -> Run:
     results.loss.backward()
     ours = {f"input {key}": gradient_of(inputs[key]) for key in to_inputs}
     theirs = {f"input {key}": value.flatten() for key, value in to_inputs.items()}
-    for key, gradient, official, known in gradients_of(golden, case, method):
-        ours[key], theirs[key] = gradient[known], official[known]
+    for key, gradient, official, state in gradients_of(golden, case, method):
+        ours[key], theirs[key] = gradient[state], official[state]
     assert len(theirs) > len(to_inputs)
     return Run(results, ours, theirs)
 
@@ -112,19 +112,21 @@ def gradient_of(value: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "case", "padding"), with_padding())
 def test_equals_the_official_code(name: str, case: str, padding: str) -> None:
     golden = load_peer(name)
-    stored = run(golden, case, padding, golden.dtype)
+    golden_values = run(golden, case, padding, golden.dtype)
     outputs = golden.below(f"{case}/outputs")
-    ours = dict(stored.results.outputs)
-    if stored.results.loss is not None:
-        ours["loss"] = stored.results.loss
-    for key in set(outputs) - set(stored.results.skipped):
+    ours = dict(golden_values.results.outputs)
+    if golden_values.results.loss is not None:
+        ours["loss"] = golden_values.results.loss
+    for key in set(outputs) - set(golden_values.results.skipped):
         assert distance(ours[key], outputs[key]) <= OUTPUT_TOLERANCE[golden.dtype], key
-    double = run(golden, case, padding, torch.float64) if golden.method in ROUNDED else stored
-    for key, theirs in stored.theirs.items():
+    double = (
+        run(golden, case, padding, torch.float64) if golden.method in ROUNDED else golden_values
+    )
+    for key, theirs in golden_values.theirs.items():
         largest = theirs.abs().max()
-        rounding = (stored.ours[key] - double.ours[key]).abs().max()
+        rounding = (golden_values.ours[key] - double.ours[key]).abs().max()
         limit = max(GRADIENT_TOLERANCE[golden.dtype] * largest, 3 * rounding)
-        assert (stored.ours[key] - theirs).abs().max() <= limit, key
+        assert (golden_values.ours[key] - theirs).abs().max() <= limit, key
 
 
 PROST, TS2NET, UCOFIA = (
@@ -138,8 +140,8 @@ def test_frame_queries_of_prost_attend_to_the_official_runs(name: str) -> None:
     golden = load_peer(name)
     options, constants = golden.options, golden.below("constants")
     mask = torch.ones(1, options["frames"], dtype=torch.bool)
-    allowed = local_mask(mask, options["objects"], reach=options["reach"])[0]
-    assert torch.equal(allowed, constants["frame_decoder_allowed"])
+    object_mask = local_mask(mask, options["objects"], reach=options["reach"])[0]
+    assert torch.equal(object_mask, constants["frame_decoder_allowed"])
     for key, runs in constants.items():
         if not key.startswith("allowed_runs"):
             continue
@@ -162,16 +164,16 @@ def test_tokens_shift_as_in_the_official_code(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in UCOFIA if load_peer(name).below("sk_norm")])
 def test_sk_norm_equals_the_official_code(name: str, direction: str) -> None:
     golden = load_peer(name)
-    stored = golden.below(f"sk_norm/{direction}")
+    golden_values = golden.below(f"sk_norm/{direction}")
     rounds = golden.options["sinkhorn_rounds"]
-    levels = [stored[f"level{index}_scores"] for index in (1, 2, 3)]
-    banks = [stored[f"level{index}_bank"] for index in (1, 2, 3)]
+    levels = [golden_values[f"level{index}_scores"] for index in (1, 2, 3)]
+    banks = [golden_values[f"level{index}_bank"] for index in (1, 2, 3)]
     for index, (scores, bank) in enumerate(zip(levels, banks, strict=True), start=1):
         is_text_to_video = direction == "text_to_video"
         bias = sinkhorn_offsets(bank if is_text_to_video else bank.T, iterations=rounds)
-        assert distance(bias, stored[f"level{index}_bias"]) <= OUTPUT_TOLERANCE[golden.dtype]
+        assert distance(bias, golden_values[f"level{index}_bias"]) <= OUTPUT_TOLERANCE[golden.dtype]
         ours = sinkhorn_norm(scores, bank, direction=direction, temperature=1.0, iterations=rounds)
         expected = scores + (bias[None, :] if is_text_to_video else bias[:, None])
         assert torch.equal(ours, expected)
     ours = sinkhorn_levels(levels, banks, direction=direction, iterations=rounds)
-    assert distance(ours, stored["scores"]) <= OUTPUT_TOLERANCE[golden.dtype]
+    assert distance(ours, golden_values["scores"]) <= OUTPUT_TOLERANCE[golden.dtype]

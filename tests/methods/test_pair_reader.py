@@ -53,8 +53,8 @@ def read_one(method: PairReader, sentence: Tensor, words: Tensor, frames: Tensor
     first_word = 1 + method.config.num_frames
     tokens = [text_token(sentence, positions[0])]
     for number, frame in enumerate(frames):
-        mapped = method.frame_map(frame / frame.norm())
-        tokens.append(method.frame_norm(mapped + positions[1 + number]))
+        token = method.frame_map(frame / frame.norm())
+        tokens.append(method.frame_norm(token + positions[1 + number]))
     for number, word in enumerate(words):
         tokens.append(text_token(word, positions[first_word + number]))
     states = torch.stack(tokens)
@@ -65,10 +65,10 @@ def read_one(method: PairReader, sentence: Tensor, words: Tensor, frames: Tensor
         for q, k, v in zip(*(x.chunk(heads, dim=-1) for x in (query, key, value)), strict=True):
             outputs.append((q @ k.T / math.sqrt(q.shape[-1])).softmax(dim=-1) @ v)
         states = states + block.out_projection(torch.cat(outputs, dim=-1))
-        hidden = block.expand(block.ln_2(states))
-        states = states + block.contract(hidden * torch.sigmoid(1.702 * hidden))
-    hidden = method.hidden(method.norm(states[0]))
-    logit = method.output(hidden * torch.sigmoid(1.702 * hidden))[0]
+        hidden_states = block.expand(block.ln_2(states))
+        states = states + block.contract(hidden_states * torch.sigmoid(1.702 * hidden_states))
+    hidden_states = method.hidden(method.norm(states[0]))
+    logit = method.output(hidden_states * torch.sigmoid(1.702 * hidden_states))[0]
     unit = F.normalize(F.normalize(frames, dim=-1).mean(dim=0), dim=0)
     return F.normalize(sentence, dim=0) @ unit + logit
 

@@ -27,9 +27,9 @@ FOLDER = Path(__file__).parents[1] / "golden" / "other"
 
 
 def load(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    with np.load(FOLDER / f"{name}.npz") as stored:
-        options = json.loads(str(stored["options"]))
-        return options, {key: torch.from_numpy(stored[key]) for key in stored.files[:-1]}
+    with np.load(FOLDER / f"{name}.npz") as file:
+        options = json.loads(str(file["options"]))
+        return options, {key: torch.from_numpy(file[key]) for key in file.files[:-1]}
 
 
 def below(arrays: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ def same_weights(num_layers: int) -> dict[str, str]:
     return {f"{a}.{kind}": f"{b}.{kind}" for a, b in names.items() for kind in ("weight", "bias")}
 
 
-def fused(arrays: dict[str, Tensor], index: int, kind: str) -> Tensor:
+def fused_matrix(arrays: dict[str, Tensor], index: int, kind: str) -> Tensor:
     start = f"bert.encoder.layer.{index}.attention.self"
     return torch.cat([arrays[f"{start}.{part}.{kind}"] for part in ("query", "key", "value")])
 
@@ -93,7 +93,7 @@ def build_clipbert(options: dict[str, Any], weights: dict[str, Tensor]) -> ClipB
         for index in range(options["layers"]):
             for kind in ("weight", "bias"):
                 name = f"stack.blocks.{index}.in_projection.{kind}"
-                state[name].copy_(fused(weights, index, kind))
+                state[name].copy_(fused_matrix(weights, index, kind))
         embeddings, visual = "bert.embeddings", "bert.visual_embeddings"
         assert method.first is not None
         method.first.copy_(weights[f"{embeddings}.word_embeddings.weight"][1])
@@ -119,8 +119,8 @@ def test_clipberts_pair_network_equals_the_official_code(name: str, case: str) -
     # The first word is the class token, which the method adds itself.
     text = TextFeatures(words[:, 0], words[:, 1:], mask[:, 1:])
     patches = inputs["grid"].flatten(2, 3).requires_grad_()
-    shown = torch.ones(patches.shape[:2], dtype=torch.bool)
-    video = VideoFeatures(patches.mean(dim=2), shown, patches=patches)
+    is_real = torch.ones(patches.shape[:2], dtype=torch.bool)
+    video = VideoFeatures(patches.mean(dim=2), is_real, patches=patches)
     num_texts, num_videos = len(words), len(patches)
     pairs = torch.cartesian_prod(torch.arange(num_texts), torch.arange(num_videos))
     logits, clips = method.pair_logits(text, video, pairs[:, 0], pairs[:, 1])
@@ -142,7 +142,7 @@ def test_clipberts_pair_network_equals_the_official_code(name: str, case: str) -
         compare_gradients(own[ours], gradients[official])
     for index in range(options["layers"]):
         name_of = f"stack.blocks.{index}.in_projection.weight"
-        compare_gradients(own[name_of], fused(gradients, index, "weight"))
+        compare_gradients(own[name_of], fused_matrix(gradients, index, "weight"))
     compare_gradients(method.positions, gradients["bert.embeddings.position_embeddings.weight"])
 
 

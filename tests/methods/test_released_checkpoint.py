@@ -81,8 +81,8 @@ class Spelling:
         self.lengths.append(max_length)
         rows = [[START, *(ord(letter) for letter in text[:6]), END] for text in texts]
         ids = torch.zeros(len(rows), max_length, dtype=torch.long)
-        for row, found in enumerate(rows):
-            ids[row, : len(found)] = torch.tensor(found)
+        for row, row_number in enumerate(rows):
+            ids[row, : len(row_number)] = torch.tensor(row_number)
         return Tokens(ids, ids > 0)
 
     def save(self, folder: str | Path) -> None:
@@ -105,8 +105,8 @@ def test_evaluate_takes_frames_words_and_precision_from_a_converted_checkpoint(
     assert result.num_videos == 3
     assert (result.precision, set(tokenizer.lengths)) == ("fp16", {32})
     assert not any("built for" in note for note in result.notes)
-    (kept,) = (tmp_path / "cache").rglob("cache.json")
-    assert '"whole_rate"' in kept.read_text()
+    (cache_file,) = (tmp_path / "cache").rglob("cache.json")
+    assert '"whole_rate"' in cache_file.read_text()
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
@@ -115,10 +115,10 @@ def test_a_converted_checkpoint_loads_and_scores_like_the_released_code(
 ) -> None:
     torch.save(weights_of(name), tmp_path / "released.bin")
     pooling = {"avg": "mean"}.get(golden_options(name)["pooling"], golden_options(name)["pooling"])
-    done = command(
+    outcome = command(
         str(tmp_path / "released.bin"), str(tmp_path / "model"), "--energy-pooling", pooling
     )
-    assert done.exit_code == 0, done.output
+    assert outcome.exit_code == 0, outcome.output
     method = eaglenet.load(tmp_path / "model")
     assert isinstance(method, EagleNet)
     assert not method.training
@@ -132,9 +132,9 @@ def test_a_converted_checkpoint_loads_and_scores_like_the_released_code(
 
 def test_weights_without_effect_are_listed_with_the_reason(tmp_path: Path) -> None:
     torch.save(weights_of(RGAT), tmp_path / "released.bin")
-    done = command(str(tmp_path / "released.bin"), str(tmp_path / "model"), "--json")
-    report = json.loads(done.stdout)
-    unused = report["unused"]
+    outcome = command(str(tmp_path / "released.bin"), str(tmp_path / "model"), "--json")
+    report = json.loads(outcome.stdout)
+    unused_weights = report["unused"]
     for part in (
         "frame_position_embeddings.weight",
         "stochastic.std_branch.learnable_scalar",
@@ -144,9 +144,9 @@ def test_weights_without_effect_are_listed_with_the_reason(tmp_path: Path) -> No
         "gnn.layers.1.lin_rels.0.weight",
         "gnn.layers.1.att_r_rels.1.weight",
     ):
-        assert unused[part]
-    assert not any(name.startswith("gnn.layers.0") for name in unused)
-    assert not any("lin_rels.2" in name for name in unused)
+        assert unused_weights[part]
+    assert not any(name.startswith("gnn.layers.0") for name in unused_weights)
+    assert not any("lin_rels.2" in name for name in unused_weights)
 
 
 def test_shifted_blocks_are_read_under_both_of_their_names() -> None:
@@ -222,23 +222,23 @@ def test_the_zero_filled_replay_buffer_is_not_taken_for_samples() -> None:
 
 def test_the_dataset_sets_what_leaves_no_trace_in_the_weights(tmp_path: Path) -> None:
     torch.save(weights_of(RGAT), tmp_path / "a.bin")
-    done = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--dataset", "msrvtt-b16")
-    assert done.exit_code == 0
-    assert "has no vocabulary" in done.output
+    outcome = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--dataset", "msrvtt-b16")
+    assert outcome.exit_code == 0
+    assert "has no vocabulary" in outcome.output
     config = json.loads((tmp_path / "m" / "config.json").read_text())["config"]
     assert config["energy_support_weight"] == 1.0
 
 
 def test_settings_without_a_trace_have_to_be_given(tmp_path: Path) -> None:
     torch.save(weights_of(RGAT), tmp_path / "a.bin")
-    refused = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--set", "num_layers=2")
-    assert refused.exit_code != 0
-    assert "does not determine prior, num_candidates, negative_slope" in str(refused.exception)
-    accepted = command(
+    refusal = command(str(tmp_path / "a.bin"), str(tmp_path / "m"), "--set", "num_layers=2")
+    assert refusal.exit_code != 0
+    assert "does not determine prior, num_candidates, negative_slope" in str(refusal.exception)
+    outcome = command(
         str(tmp_path / "a.bin"), str(tmp_path / "m"), "--dataset", "msrvtt-b32",
         "--set", "prior=normal", "--set", "num_candidates=7",
     )  # fmt: skip
-    assert accepted.exit_code == 0, accepted.output
+    assert outcome.exit_code == 0, outcome.output
     config = json.loads((tmp_path / "m" / "config.json").read_text())["config"]
     assert (config["prior"], config["num_candidates"]) == ("normal", 7)
 
@@ -256,11 +256,11 @@ def test_a_model_of_one_layer_reads_the_last_of_those_that_were_built() -> None:
 
 
 def test_features_alone_give_the_stored_scores() -> None:
-    stored, inputs = load_golden(RGAT), golden_inputs(RGAT)
-    text = TextFeatures(stored["text_features"])
-    frames = stored["frame_features"]
+    golden, inputs = load_golden(RGAT), golden_inputs(RGAT)
+    text = TextFeatures(golden["text_features"])
+    frames = golden["frame_features"]
     video = VideoFeatures(frames, torch.ones(frames.shape[:2], dtype=torch.bool))
     noise = inputs.candidate_noise.unflatten(1, (len(text), -1)).permute(1, 2, 0, 3)
     with torch.no_grad():
         scores = convert_eaglenet(weights_of(RGAT)).method.score(text, video, noise)
-    assert_close(scores, stored["scores"], atol=TOLERANCE, rtol=0)
+    assert_close(scores, golden["scores"], atol=TOLERANCE, rtol=0)

@@ -49,13 +49,13 @@ def test_plain_colours_are_named(small: Method) -> None:
 def test_a_model_that_sees_nothing_is_refused(small: Method, tmp_path: Path) -> None:
     encoder = small.encoder
     weight = encoder.vision.projection.weight  # type: ignore[attr-defined]
-    kept = weight.detach().clone()
+    weight_before = weight.detach().clone()
     try:
         weight.data.zero_()
         with pytest.raises(CheckpointError, match="same vector"):
             check_method(small, "blind")
     finally:
-        weight.data.copy_(kept)
+        weight.data.copy_(weight_before)
     check_method(small, "small")
 
 
@@ -64,7 +64,7 @@ def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
 ) -> None:
     """As with the tokenizer of another model, or weights that were never trained."""
     weight = small.encoder.text.projection.weight  # type: ignore[attr-defined]
-    kept = weight.detach().clone()
+    weight_before = weight.detach().clone()
     try:
         weight.data.neg_()
         with pytest.raises(CheckpointError, match=r"nearer to the other.*install the package"):
@@ -72,7 +72,7 @@ def test_a_model_whose_words_do_not_fit_its_pictures_is_told_of(
         check_method(small, "somebody/model")
         assert "nearer to the other" in caplog.text
     finally:
-        weight.data.copy_(kept)
+        weight.data.copy_(weight_before)
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def make(name: str, tower: str, **changes: Any) -> Method:
     return spec.build(config, shake(make_tower(tower))).double().eval()
 
 
-def shown(clips: Clips, times: int) -> Clips:
+def repeat_frames(clips: Clips, times: int) -> Clips:
     """Videos of one picture, shown several times."""
     return dataclasses.replace(
         clips,
@@ -96,7 +96,7 @@ def test_a_video_of_one_frame_is_the_image_towers_picture(name: str, tower: str)
 @torch.no_grad()
 def test_a_picture_shown_several_times_is_the_picture(name: str, tower: str) -> None:
     method, clips = make(name, tower), small_clips(3, 1, SIZE)
-    still = shown(clips, FRAMES)
+    still = repeat_frames(clips, FRAMES)
     still.mask[1, -1] = False  # and its last frame is padding
     still.frames[1, -1] = 0
     video = method.encode_video(still)

@@ -34,13 +34,13 @@ def test_a_caption_is_never_written_from_a_video_of_its_own_id() -> None:
     assert text.words is not None
     assert video.tokens is not None
     assert video.tokens_mask is not None
-    pooled = [
+    vectors = [
         tokens[mask].mean(dim=0)
         for tokens, mask in zip(video.tokens, video.tokens_mask, strict=True)
     ]
     cosines = [
         float(torch.cosine_similarity(text.words[0, 0], method.video_support(vector), dim=0))  # type: ignore[operator]
-        for vector in pooled
+        for vector in vectors
     ]
     expected = softmax([cosines[1] / 0.5, cosines[2] / 0.5])
     torch.testing.assert_close(shares[0, 1:], torch.tensor(expected, dtype=torch.float64), **EXACT)

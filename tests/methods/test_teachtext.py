@@ -18,7 +18,7 @@ from eaglenet.methods import METHODS, Method
 from eaglenet.research.data.experts import load_expert_folder
 
 
-def taught() -> tuple[TextFeatures, VideoFeatures]:
+def make_features() -> tuple[TextFeatures, VideoFeatures]:
     """Inputs with two teachers of width 6."""
     text = dataclasses.replace(texts(VIDEOS), teachers=random(VIDEOS, 2, 6, seed=20))
     return text, dataclasses.replace(videos(), teachers=random(VIDEOS, 2, 6, seed=21))
@@ -30,18 +30,20 @@ def teachtext() -> Method:
 
 def test_the_loss_equals_numbers_by_hand() -> None:
     method = teachtext().train()
-    text, video = taught()
+    text, video = make_features()
     eye = torch.eye(VIDEOS, dtype=torch.bool)
-    encoded = method.encode_text(text), method.encode_video(video)
-    losses = method.losses(*encoded, eye)
-    scores = method.score(*encoded)
+    features = method.encode_text(text), method.encode_video(video)
+    losses = method.losses(*features, eye)
+    scores = method.score(*features)
     assert text.teachers is not None
     assert video.teachers is not None
     total = 0.0
     for i in range(VIDEOS):
         for j in range(VIDEOS):
-            given = sum(float(text.teachers[i, k] @ video.teachers[j, k]) for k in range(2)) / 2
-            away = abs(float(scores[i, j].detach()) - given)
+            teacher_score = (
+                sum(float(text.teachers[i, k] @ video.teachers[j, k]) for k in range(2)) / 2
+            )
+            away = abs(float(scores[i, j].detach()) - teacher_score)
             total += away**2 / 2 if away < 1 else away - 0.5
     assert losses.terms["teachers"].item() == pytest.approx(total / VIDEOS**2, abs=1e-9)
     assert losses.total.item() == pytest.approx(
@@ -52,7 +54,7 @@ def test_the_loss_equals_numbers_by_hand() -> None:
 @torch.no_grad()
 def test_teachers_are_not_seen_outside_of_training() -> None:
     method = teachtext()
-    text, video = (method.encode_text(taught()[0]), method.encode_video(taught()[1]))
+    text, video = (method.encode_text(make_features()[0]), method.encode_video(make_features()[1]))
     assert text.teachers is None
     assert video.teachers is None
 
@@ -78,8 +80,8 @@ def test_a_run_teaches_and_a_student_learns_with_the_commands(tmp_path: Path) ->
              "training.epochs=1", "--set", "training.batch_size=16"]  # fmt: skip
     run("train", "ce", "--data", "experts", "--output", tmp_path / "teacher", *small,
         "--set", "encoder.config.words=gpt", "--set", "encoder.config.words_dim=32")  # fmt: skip
-    told = run("data", "teach", tmp_path / "teacher", "--root", folder, "--name", "gpt")
-    assert "96 texts and 24 videos" in told
+    outcome = run("data", "teach", tmp_path / "teacher", "--root", folder, "--name", "gpt")
+    assert "96 texts and 24 videos" in outcome
     assert load_expert_folder(folder).text_teachers is not None
     run("train", "teachtext", "--data", "experts", "--output", tmp_path / "student", *small)
     log = (tmp_path / "student" / "log.jsonl").read_text()

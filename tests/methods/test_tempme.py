@@ -40,11 +40,11 @@ def test_the_score_equals_the_loops() -> None:
     method = make(num_merged=2)
     tower = method.encoder.vision
     clips = small_clips(VIDEOS, FRAMES, SIZE)
-    embedded = tower.embed(clips.frames.flatten(0, 1)).unflatten(0, (VIDEOS, FRAMES))
+    tokens = tower.embed(clips.frames.flatten(0, 1)).unflatten(0, (VIDEOS, FRAMES))
     weights = part(weights_of(method), "encoder.vision")
     tables = [table.numpy() for table in method.merging.positions]
     expected, sentence = [], random(3, 8, seed=4)
-    for video in embedded:
+    for video in tokens:
         classes, counts = reference.tower(
             [list(frame.numpy()) for frame in video],
             weights,
@@ -60,9 +60,9 @@ def test_the_score_equals_the_loops() -> None:
             for row in classes
         ]
         expected.append(np.mean([unit(row) for row in rows], axis=0))
-    encoded = method.encode_video(clips)
-    torch.testing.assert_close(encoded.video, torch.from_numpy(np.array(expected)), **EXACT)
-    ours = method.score(TextFeatures(sentence), encoded)
+    features = method.encode_video(clips)
+    torch.testing.assert_close(features.video, torch.from_numpy(np.array(expected)), **EXACT)
+    ours = method.score(TextFeatures(sentence), features)
     scores = [[cosine(text, video) for video in expected] for text in sentence.numpy()]
     torch.testing.assert_close(ours, matrix(scores), **EXACT)
     assert method.merging(tower, clips.frames)[1] == counts
@@ -96,19 +96,19 @@ def test_as_many_tokens_are_left_as_in_the_released_code(
 def test_a_new_model_changes_nothing_but_by_merging() -> None:
     """Both halves of a low-rank change are there, one of them 0; positions start at 0."""
     spec = METHODS["tempme"]
-    plain, changed = small_clip(), small_clip()
-    method = spec.build(spec.config_class(num_frames=2), changed)
-    trained = [name for name, value in method.named_parameters() if value.requires_grad]
-    assert trained
-    assert all(name.endswith((".down", ".up")) or "positions" in name for name in trained)
+    plain, adapted = small_clip(), small_clip()
+    method = spec.build(spec.config_class(num_frames=2), adapted)
+    trained_names = [name for name, value in method.named_parameters() if value.requires_grad]
+    assert trained_names
+    assert all(name.endswith((".down", ".up")) or "positions" in name for name in trained_names)
     tokens = torch.randint(1, 50, (3, 6))
-    torch.testing.assert_close(plain.text(tokens), changed.text(tokens))
+    torch.testing.assert_close(plain.text(tokens), adapted.text(tokens))
 
 
 def test_frames_are_spread_over_the_places_whatever_the_padding() -> None:
     mask = torch.tensor([[True, True, False, False], [True, True, True, True]])
-    chosen, back = spread_frames(mask, 6)
-    assert chosen.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 2, 2, 3]]
+    sources, back = spread_frames(mask, 6)
+    assert sources.tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 1, 2, 2, 3]]
     assert back[0, :2].tolist() == [0, 3]
     assert back[1].tolist() == [0, 2, 3, 5]
 

@@ -45,11 +45,11 @@ def test_both_losses_equal_the_loops() -> None:
     assert isinstance(method, TMASS)
     text, video, noise = texts(VIDEOS), videos(), random(VIDEOS, DIM, seed=9)
     losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool), noise)
-    drawn, support = reference.training_scores(
+    random_scores, support = reference.training_scores(
         sentences_of(text), frames_of(video), weights_of(method), list(noise.numpy())
     )
     scale = float(method.loss.scale())
-    torch.testing.assert_close(losses.terms["stochastic"].item(), contrastive(drawn, scale))
+    torch.testing.assert_close(losses.terms["stochastic"].item(), contrastive(random_scores, scale))
     torch.testing.assert_close(losses.terms["support"].item(), contrastive(support, scale))
     assert losses.weights["support"] == 0.8
 

@@ -102,16 +102,16 @@ def test_padded_frames_are_blank_with_official_padding(name: str, settings: dict
     clips = small_clips(2, 4, 24)
     clips.mask[1, 2:] = False
     blank = torch.tensor([round(255 * channel) for channel in encoder.config.pixel_mean])
-    filled = dataclasses.replace(clips, frames=clips.frames.clone())
-    filled.frames[1, 2:] = blank.byte()[:, None, None]
+    filled_clips = dataclasses.replace(clips, frames=clips.frames.clone())
+    filled_clips.frames[1, 2:] = blank.byte()[:, None, None]
     texts = Tokens(torch.tensor([[1, 4, 9, 0, 0]]), torch.tensor([[1, 1, 1, 0, 0]]).bool())
     config = METHODS[name].config_class(num_frames=4, padding="official", **settings)
     method = METHODS[name].build(config, encoder).eval()
     with torch.no_grad():
         text = method.encode_text(texts)
         scores, expected = (
-            method.score(text, method.encode_video(each)) for each in (clips, filled)
+            method.score(text, method.encode_video(each)) for each in (clips, filled_clips)
         )
-        repeated = method.score(text, method._encode_video(clips))
+        scores_again = method.score(text, method._encode_video(clips))
     torch.testing.assert_close(scores, expected)
-    assert (repeated - expected)[:, 1].abs().max() > 1e-5  # padded frames do count
+    assert (scores_again - expected)[:, 1].abs().max() > 1e-5  # padded frames do count

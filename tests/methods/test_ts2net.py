@@ -94,9 +94,9 @@ def test_frame_weights_by_hand() -> None:
 def test_shifted_positions_of_a_vit_b32_frame() -> None:
     """7 x 7 patches: column 0 of every row looks back, column 3 looks ahead, nothing else moves."""
     tokens = torch.arange(3.0)[:, None, None].expand(3, 50, 2).contiguous()
-    shifted = shift_tokens(tokens, 3)
-    grid = shifted[:, 1:, 0].reshape(3, 7, 7)
-    assert (shifted[:, 0, 0] == torch.arange(3.0)).all()
+    shifted_tokens = shift_tokens(tokens, 3)
+    grid = shifted_tokens[:, 1:, 0].reshape(3, 7, 7)
+    assert (shifted_tokens[:, 0, 0] == torch.arange(3.0)).all()
     assert grid[:, 0, 0].tolist() == [0, 0, 1]
     assert grid[:, 0, 3].tolist() == [1, 2, 2]
     assert (grid[:, :, 0] == grid[:, :1, 0]).all()
@@ -108,8 +108,8 @@ def test_shifted_positions_of_a_vit_b32_frame() -> None:
 def test_nothing_is_shifted_between_a_real_and_a_padded_frame() -> None:
     tokens = torch.arange(4.0)[:, None, None].expand(4, 50, 2).contiguous()
     mask = torch.tensor([[True, True, False, False]])
-    masked = shift_tokens(tokens, 4, mask)[:2]
-    assert torch.equal(masked, shift_tokens(tokens[:2], 2))
+    masked_tokens = shift_tokens(tokens, 4, mask)[:2]
+    assert torch.equal(masked_tokens, shift_tokens(tokens[:2], 2))
 
 
 def test_only_the_last_two_blocks_are_shifted() -> None:
@@ -132,13 +132,15 @@ def test_selection_is_hard_and_repeatable_in_evaluation() -> None:
 def test_sampled_selection_in_evaluation_draws_what_its_seed_says() -> None:
     settings = {"hard_selection": False, "sigma": 0.5, "num_samples": 7}
     clips = small_clips(2, 3, size=24)
-    sampled, other = make(**settings).float(), make(noise_seed=1, **settings).float()
-    first = sampled.encode_video(clips).tokens
-    assert torch.equal(sampled.encode_video(clips).tokens, first)  # type: ignore[arg-type]
-    torch.testing.assert_close(sampled.encode_video(clips[1]).tokens, first[1:])  # type: ignore[index]
+    sampling_method, other = make(**settings).float(), make(noise_seed=1, **settings).float()
+    first = sampling_method.encode_video(clips).tokens
+    assert torch.equal(sampling_method.encode_video(clips).tokens, first)  # type: ignore[arg-type]
+    torch.testing.assert_close(sampling_method.encode_video(clips[1]).tokens, first[1:])  # type: ignore[index]
     assert not torch.equal(other.encode_video(clips).tokens, first)  # type: ignore[arg-type]
-    sampled.train()
-    assert not torch.equal(sampled.encode_video(clips).tokens, sampled.encode_video(clips).tokens)  # type: ignore[arg-type]
+    sampling_method.train()
+    assert not torch.equal(
+        sampling_method.encode_video(clips).tokens, sampling_method.encode_video(clips).tokens
+    )  # type: ignore[arg-type]
 
 
 def test_features_without_tokens_and_patches_are_refused() -> None:

@@ -105,12 +105,14 @@ def test_the_three_losses_equal_the_loops() -> None:
 @torch.no_grad()
 def test_the_text_reads_projected_proxies_of_the_last_block() -> None:
     method = make(num_read=2)
-    encoded = method.encode_video(small_clips(3, 5))
+    features = method.encode_video(small_clips(3, 5))
     proxies, _ = method.proxies(
         method.encoder.vision, small_clips(3, 5).frames, torch.ones(3, 5, dtype=torch.bool)
     )
-    torch.testing.assert_close(encoded.tokens, method.proxy_projection(proxies), **EXACT)
-    torch.testing.assert_close(encoded.video, method.encoder.vision.project(proxies[:, 0]), **EXACT)
+    torch.testing.assert_close(features.tokens, method.proxy_projection(proxies), **EXACT)
+    torch.testing.assert_close(
+        features.video, method.encoder.vision.project(proxies[:, 0]), **EXACT
+    )
 
 
 def test_the_fusion_weight_is_a_setting_and_nothing_searches_it() -> None:

@@ -38,7 +38,7 @@ def make(**changes: object) -> UCoFiA:
     return method
 
 
-def encoded(method: UCoFiA) -> tuple[VideoFeatures, list[list[list[object]]]]:
+def encode_videos(method: UCoFiA) -> tuple[VideoFeatures, list[list[list[object]]]]:
     """Features, and the tokens of each real frame; the second video has two real frames."""
     clips = small_clips(VIDEOS, FRAMES, SIZE)
     clips.mask[1, 2:] = False
@@ -79,7 +79,7 @@ def expected_scores(
 @torch.no_grad()
 def test_the_score_equals_the_loops(temperature: float) -> None:
     method = make(temperature=temperature)
-    text, (video, frames) = texts(), encoded(method)
+    text, (video, frames) = texts(), encode_videos(method)
     torch.testing.assert_close(
         method.score(text, video), expected_scores(method, text, frames), **EXACT
     )
@@ -88,7 +88,7 @@ def test_the_score_equals_the_loops(temperature: float) -> None:
 @torch.no_grad()
 def test_the_loss_is_that_of_the_three_logits_over_three() -> None:
     method = make(temperature=0.5)
-    text, (video, frames) = texts(VIDEOS), encoded(method)
+    text, (video, frames) = texts(VIDEOS), encode_videos(method)
     losses = method.losses(text, video, torch.eye(VIDEOS, dtype=torch.bool))
     scale = float(method.loss.scale())
     expected = contrastive(expected_scores(method, text, frames).numpy(), scale)
@@ -98,7 +98,7 @@ def test_the_loss_is_that_of_the_three_logits_over_three() -> None:
 @torch.no_grad()
 def test_words_past_the_last_that_counts_are_cut_off() -> None:
     method = make(num_words=3)
-    text, (video, _) = texts(), encoded(method)
+    text, (video, _) = texts(), encode_videos(method)
     assert text.words is not None
     assert text.words_mask is not None
     cut = TextFeatures(text.sentence, text.words[:, :3], text.words_mask[:, :3])

@@ -100,8 +100,8 @@ def test_batches_of_longer_texts_are_as_wide_as_each_other() -> None:
     method = expanding(num_query_tokens=3)
     short = Tokens(torch.tensor([[5, 7, 59, 0]]), torch.tensor([[True, True, True, False]]))
     parts = [method.encode_text(short), method.encode_text(TOKENS)]
-    joined = TextFeatures.concatenate(parts)
-    assert joined.words_mask.sum(dim=1).tolist() == [3, 3, 4]  # type: ignore[union-attr]
+    texts_together = TextFeatures.concatenate(parts)
+    assert texts_together.words_mask.sum(dim=1).tolist() == [3, 3, 4]  # type: ignore[union-attr]
 
 
 @torch.no_grad()

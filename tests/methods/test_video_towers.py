@@ -32,8 +32,8 @@ def make(name: str, **changes: Any) -> Method:
 def states_of(method: Method, weights: Weights, clips: Any) -> list[list[Vector]]:
     """Hidden states of every video's tokens, by the loops."""
     vision = part(weights, "encoder.vision")
-    embedded = method.encoder.vision.patch_embedding(clips.frames.flatten(0, 1))  # type: ignore[union-attr]
-    videos = embedded.unflatten(0, clips.frames.shape[:2]).numpy()
+    tokens = method.encoder.vision.patch_embedding(clips.frames.flatten(0, 1))  # type: ignore[union-attr]
+    videos = tokens.unflatten(0, clips.frames.shape[:2]).numpy()
     return [
         reference.tower(
             [list(frame) for frame, real in zip(video, mask, strict=True) if real],
@@ -67,8 +67,8 @@ def test_a_new_tower_sees_a_still_picture_as_the_image_tower_does(name: str) -> 
     clips = small_clips(5, 1)
     video = method.encode_video(clips)
     pictures = method.encoder.encode_video(clips).frames[:, 0]
-    seen = video.video if video.video is not None else video.tokens[:, 0]  # type: ignore[index]
-    torch.testing.assert_close(seen, pictures, rtol=1e-4, atol=1e-5)
+    vectors = video.video if video.video is not None else video.tokens[:, 0]  # type: ignore[index]
+    torch.testing.assert_close(vectors, pictures, rtol=1e-4, atol=1e-5)
 
 
 def gradients_of_time(start: str, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,13 +124,15 @@ def test_the_best_prototype_is_the_score_of_tvmm() -> None:
             )
             for token in tokens
         ]
-        found = [reference.project(states[0], vision)]
+        result = [reference.project(states[0], vision)]
         for prototype in range(2):
             shares = softmax([float(row[prototype]) for row in logits])
-            mixed = np.sum([s * token for s, token in zip(shares, tokens, strict=True)], axis=0)
-            found.append(linear(mixed, part(vision, "projection")))
+            mean_token = np.sum(
+                [s * token for s, token in zip(shares, tokens, strict=True)], axis=0
+            )
+            result.append(linear(mean_token, part(vision, "projection")))
         for row, sentence in zip(rows, sentences_of(text), strict=True):
-            row.append(max(cosine(sentence, prototype) for prototype in found))
+            row.append(max(cosine(sentence, prototype) for prototype in result))
     scores = method.score(text, method.encode_video(clips))
     torch.testing.assert_close(scores, matrix(rows), **EXACT)
 
@@ -164,5 +166,5 @@ def test_on_stored_features_every_prototype_of_tvmm_has_a_share_in_the_score() -
     video = method.encode_video(VideoFeatures(frames, torch.ones(40, FRAMES, dtype=torch.bool)))
     assert video.tokens is not None
     unit = torch.nn.functional.normalize
-    found = unit(frames, dim=-1) @ unit(video.tokens, dim=-1).mT  # video, frame, prototype
-    assert sorted(found.argmax(dim=-1).unique().tolist()) == [0, 1, 2, 3, 4]
+    result = unit(frames, dim=-1) @ unit(video.tokens, dim=-1).mT  # video, frame, prototype
+    assert sorted(result.argmax(dim=-1).unique().tolist()) == [0, 1, 2, 3, 4]

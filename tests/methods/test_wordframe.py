@@ -47,11 +47,11 @@ def test_the_score_equals_the_loops(
         tokens = [temporal(frames, stack, **SHAPE) for frames in tokens]  # type: ignore[arg-type]
     if changes:
         pairs = zip(frames_of(video), tokens, strict=True)
-        tokens = [reference.changed(frames, seen, weights) for frames, seen in pairs]
+        tokens = [reference.changed(frames, is_real, weights) for frames, is_real in pairs]
     expected = [
         [
-            reference.similarity(sentence, words, frames, seen, weights, both_ways=both_ways)
-            for frames, seen in zip(frames_of(video), tokens, strict=True)
+            reference.similarity(sentence, words, frames, is_real, weights, both_ways=both_ways)
+            for frames, is_real in zip(frames_of(video), tokens, strict=True)
         ]
         for sentence, words in zip(sentences_of(text), words_of(text), strict=True)
     ]

@@ -1,4 +1,4 @@
-"""One model, two runtimes: `small` through numpy and onnxruntime equals `small` through torch."""
+"""`small` with numpy and onnxruntime equals `small` with torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def small() -> Method:
-    """The model through torch."""
+    """Return the model with torch."""
     return eaglenet.load("small")
 
 
@@ -52,7 +52,7 @@ def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[
 
 
 def stored_clips(count: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Features of clips as a store gives them back: half precision, some frames missing."""
+    """Return features like those of a store: in half precision, with missing frames."""
     generator = np.random.default_rng(1)
     scenes = generator.standard_normal((count, 1, 384))
     frames = 0.4 * (scenes + 0.5 * generator.standard_normal((count, 6, 384)))

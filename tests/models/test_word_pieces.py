@@ -56,7 +56,7 @@ def test_texts_have_the_ids_of_the_library(
 def test_every_character_has_the_ids_of_the_library(
     pieces: WordPieces, library: tokenizers.Tokenizer
 ) -> None:
-    """Characters of Unicode 3.2: the library does not know the categories of the newest ones."""
+    """Characters of Unicode 3.2, since the library does not know newer categories."""
     earlier = unicodedata.ucd_3_2_0
     characters = [
         character

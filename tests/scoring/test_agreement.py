@@ -48,7 +48,7 @@ def difference(method: EagleNet, text: TextFeatures, video: VideoFeatures, **how
 def test_factorised_scores_are_the_methods_own(
     graph: str, edge_weights: str, direction: str, head_size: str, layers: int
 ) -> None:
-    for frame_edges, masked in itertools.product((True, False), repeat=2):
+    for frame_edges, mask_frames in itertools.product((True, False), repeat=2):
         method = model(
             graph=graph,
             edge_weights=edge_weights,
@@ -56,9 +56,9 @@ def test_factorised_scores_are_the_methods_own(
             head_size=head_size,
             num_layers=layers,
             frame_edges=frame_edges,
-            mask_frames=masked,
+            mask_frames=mask_frames,
             shared_residual=head_size == "split",
-            radius_bias=masked,
+            radius_bias=mask_frames,
             frame_position=frame_edges,
         )
         assert difference(method, texts(), videos(), backend="factorised") < EXACT
@@ -158,9 +158,9 @@ def test_padded_frames_do_not_matter_where_the_model_masks_them() -> None:
 def test_a_permuted_gallery_gives_permuted_columns() -> None:
     method, text, video = model(**RELEASED), texts(), videos(7)
     order = torch.tensor([3, 0, 6, 2, 5, 1, 4])
-    permuted = score_all(method, text, video[order], tile_videos=4)
+    permuted_scores = score_all(method, text, video[order], tile_videos=4)
     expected = score_all(method, text, video, tile_videos=3)[:, order]
-    assert largest_difference(permuted, expected) < EXACT
+    assert largest_difference(permuted_scores, expected) < EXACT
 
 
 def test_features_in_half_precision_are_scored_in_single() -> None:

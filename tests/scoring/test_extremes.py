@@ -38,7 +38,7 @@ def off(method: EagleNet, text: TextFeatures, video: VideoFeatures, backend: str
     return largest_difference(score_all(method, text, video, backend=backend), expected)
 
 
-def scaled(name: str, factor: float, **options: Any) -> EagleNet:
+def make_scaled(name: str, factor: float, **options: Any) -> EagleNet:
     method = model(**{**RELEASED, **options})
     with torch.no_grad():
         method.get_parameter(name).mul_(factor)
@@ -51,12 +51,12 @@ def scaled(name: str, factor: float, **options: Any) -> EagleNet:
 )
 def test_attention_as_sharp_as_a_choice_does_not_overflow(backend: str, name: str) -> None:
     # The softmax picks one node, where rounding hardly matters.
-    assert off(scaled(name, 500.0), texts(1), videos(2), backend) < 1e-4
+    assert off(make_scaled(name, 500.0), texts(1), videos(2), backend) < 1e-4
 
 
 @every_backend
 def test_edge_weights_may_be_huge(backend: str) -> None:
-    method = scaled("graph.edges.relation.projection.weight", 1e5)
+    method = make_scaled("graph.edges.relation.projection.weight", 1e5)
     assert torch.isfinite(score_all(method, texts(1), videos(2), backend=backend)).all()
 
 
@@ -65,7 +65,7 @@ def test_edge_weights_may_be_huge(backend: str) -> None:
 def test_sharp_weights_of_the_candidates_agree(backend: str, factor: float) -> None:
     # Logits of the candidates differ by 3 and 10.
     name = "graph.edges.relation.projection.weight"
-    method = scaled(name, factor, dim=WIDE, num_heads=4)
+    method = make_scaled(name, factor, dim=WIDE, num_heads=4)
     assert off(method, texts(1, dim=WIDE), videos(2, dim=WIDE), backend) < 1e-5
 
 
@@ -81,7 +81,7 @@ def test_a_pooling_that_gives_nothing_is_finite(backend: str) -> None:
 
 @every_backend
 def test_padded_frames_stay_out_of_a_sharp_pooling(backend: str) -> None:
-    method = scaled("pooling.key.weight", 1000.0, mask_frames=True)
+    method = make_scaled("pooling.key.weight", 1000.0, mask_frames=True)
     assert off(method, texts(1), videos(2), backend) < 1e-4
 
 
@@ -101,8 +101,8 @@ def test_features_may_have_any_strides(backend: str) -> None:
     method = model(**{**RELEASED, "mask_frames": True})
     wide = videos(3, frames=9)
     cut = VideoFeatures(wide.frames[:, :FRAMES], wide.mask[:, :FRAMES])
-    turned = TextFeatures(torch.randn(DIM, 2).T)
-    assert off(method, turned, cut, backend) < 1e-5
+    transposed_text = TextFeatures(torch.randn(DIM, 2).T)
+    assert off(method, transposed_text, cut, backend) < 1e-5
 
 
 @every_backend
@@ -122,7 +122,7 @@ def test_any_selection_of_prepared_rows_is_scored(backend: str) -> None:
                "pooling.value.weight", "graph.position"]),
 )  # fmt: skip
 def test_a_broken_model_has_no_plausible_scores(backend: str, name: str) -> None:
-    method = scaled(name, float("nan"))
+    method = make_scaled(name, float("nan"))
     scores = score_all(method, texts(1), videos(2), backend=backend)
     assert scores.isnan().all()
 
@@ -131,15 +131,15 @@ def test_a_broken_model_has_no_plausible_scores(backend: str, name: str) -> None
 def test_a_callers_precision_does_not_reach_the_scores(backend: str) -> None:
     method, text, video = model(**RELEASED), texts(1), videos(2)
     expected = score_all(method, text, video, backend=backend)
-    kept = torch.get_float32_matmul_precision()
+    previous = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
         with torch.autocast("cpu", torch.bfloat16):
-            found = score_all(method, text, video, backend=backend)
+            scores = score_all(method, text, video, backend=backend)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
-        torch.set_float32_matmul_precision(kept)
-    assert torch.equal(found, expected)
+        torch.set_float32_matmul_precision(previous)
+    assert torch.equal(scores, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -151,9 +151,9 @@ def test_features_of_any_precision_are_scored(name: str, dtype: torch.dtype) -> 
     method = spec.build(spec.config_class(**sizes), encoder).eval()
     text, video = texts(2), videos(3)
     expected = score_all(method, text, video, backend="reference")
-    given = text.to("cpu", dtype), video.to("cpu", dtype)
-    assert largest_difference(score_all(method, *given, backend="reference"), expected) < 2e-2
-    assert score_all(method, *given).dtype == torch.float32
+    features = text.to("cpu", dtype), video.to("cpu", dtype)
+    assert largest_difference(score_all(method, *features, backend="reference"), expected) < 2e-2
+    assert score_all(method, *features).dtype == torch.float32
 
 
 def test_modules_keep_their_own_modes() -> None:
@@ -202,11 +202,11 @@ def test_half_precision_finds_the_same_first_video_where_it_is_clear() -> None:
 
 
 def test_progress_ends_at_all_pairs() -> None:
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     score_all(
         model(), texts(5), videos(7), tile_texts=2, tile_videos=3,
-        progress=lambda work: told.append((work.count, work.total)),
+        progress=lambda work: calls.append((work.count, work.total)),
     )  # fmt: skip
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
-    assert told[-1] == (35, 35)
-    assert len(told) == 9
+    assert [num_pairs for num_pairs, _ in calls] == sorted({num_pairs for num_pairs, _ in calls})
+    assert calls[-1] == (35, 35)
+    assert len(calls) == 9

@@ -24,12 +24,12 @@ def test_the_bias_is_the_inverted_softmax_of_the_bank() -> None:
     """Against the sum written out, in the form of a ratio."""
     bank = torch.rand(7, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     scores = torch.rand(3, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    biased = scores + hub_bias(bank)
+    biased_scores = scores + hub_bias(bank)
     for text in range(3):
         for video in range(5):
             total = sum(float((TEMPERATURE * bank[q, video]).exp()) for q in range(7)) / 7
             ratio = float((TEMPERATURE * scores[text, video]).exp()) / total
-            assert float((TEMPERATURE * biased[text, video]).exp()) == pytest.approx(ratio)
+            assert float((TEMPERATURE * biased_scores[text, video]).exp()) == pytest.approx(ratio)
 
 
 def test_a_hub_loses_its_place_and_the_ranking_of_texts_stays() -> None:
@@ -37,11 +37,13 @@ def test_a_hub_loses_its_place_and_the_ranking_of_texts_stays() -> None:
     scores[:, 2] = 0.6  # answers every question best
     bank = torch.full((9, 6), 0.2)
     bank[:, 2] = 0.6
-    biased = scores + hub_bias(bank)
+    biased_scores = scores + hub_bias(bank)
     right = torch.arange(6)
     assert (scores.argmax(dim=1) == right).sum() == 1
-    assert (biased.argmax(dim=1) == right).sum() == 5
-    assert torch.equal(biased.argsort(dim=0, stable=True), scores.argsort(dim=0, stable=True))
+    assert (biased_scores.argmax(dim=1) == right).sum() == 5
+    assert torch.equal(
+        biased_scores.argsort(dim=0, stable=True), scores.argsort(dim=0, stable=True)
+    )
 
 
 def test_large_scores_do_not_overflow() -> None:
@@ -86,21 +88,21 @@ def test_evaluate_ranks_again_with_the_bias_of_the_models_own_scores() -> None:
         text = method.encode_text(method.tokenize(world.texts))
         bank = method.encode_text(method.tokenize(typical_texts()))
         video = method.encode_video(clips)
-        biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
+        biased_scores = method.score(text, video).double() + hub_bias(method.score(bank, video))
     options = EvaluationOptions(hubness=True)
     result = evaluate(method, list(world.texts), clips, owners, "demo", options)
     assert result.hubness is not None
-    expected = retrieval_metrics(biased, owners)
+    expected = retrieval_metrics(biased_scores, owners)
     assert result.hubness.t2v.to_dict() == expected.t2v.to_dict()
     assert "with hubness offsets" in str(result)
     few = typical_texts()[::16]
     with torch.no_grad():
         bank = method.encode_text(method.tokenize(few))
-        biased = method.score(text, video).double() + hub_bias(method.score(bank, video))
+        biased_scores = method.score(text, video).double() + hub_bias(method.score(bank, video))
     options = EvaluationOptions(hubness=True, hubness_bank=tuple(few))
     result = evaluate(method, list(world.texts), clips, owners, "demo", options)
     assert result.hubness is not None
-    assert result.hubness.t2v.to_dict() == retrieval_metrics(biased, owners).t2v.to_dict()
+    assert result.hubness.t2v.to_dict() == retrieval_metrics(biased_scores, owners).t2v.to_dict()
 
 
 def test_the_command_takes_the_sentences_of_a_file(tmp_path: Path) -> None:
@@ -109,8 +111,8 @@ def test_the_command_takes_the_sentences_of_a_file(tmp_path: Path) -> None:
     arguments = ["evaluate", "demo", "--data", "demo", "--split", "val", "--json"]
     arguments += ["--set", "val=8", "--hubness-bank"]
     runner = CliRunner()
-    found = runner.invoke(app, [*arguments, str(file)])
-    assert found.exit_code == 0, found.output
-    assert "hubness" in json.loads(found.stdout)
+    outcome = runner.invoke(app, [*arguments, str(file)])
+    assert outcome.exit_code == 0, outcome.output
+    assert "hubness" in json.loads(outcome.stdout)
     with pytest.raises(UsageError, match="use a file with one text per line"):
         runner.invoke(app, [*arguments, str(tmp_path / "none.txt")], catch_exceptions=False)

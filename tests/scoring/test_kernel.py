@@ -135,16 +135,16 @@ def test_many_frames_in_fp32_cut_a_head_in_blocks_of_columns_with_the_same_score
     method = model(dim=128, num_heads=1, num_frames=40, num_candidates=2, edge_weights="activated")
     text, video = texts(1, dim=128), videos(2, frames=40, dim=128)
     expected = score_all(method, text, video, backend="reference")
-    found = score_all(method, text, video, backend="kernel")
-    assert largest_difference(found, expected) < 1e-5
+    scores = score_all(method, text, video, backend="kernel")
+    assert largest_difference(scores, expected) < 1e-5
 
 
 def off(
     method: EagleNet, text: TextFeatures, video: VideoFeatures, precision: str = "fp32"
 ) -> float:
-    found = score_all(method, text, video, backend="kernel", precision=precision)
-    assert torch.isfinite(found).all()
-    return largest_difference(found, method.score(text, video).detach())
+    scores = score_all(method, text, video, backend="kernel", precision=precision)
+    assert torch.isfinite(scores).all()
+    return largest_difference(scores, method.score(text, video).detach())
 
 
 @pytest.mark.parametrize("shared", one_in(2, [False, True]))
@@ -202,10 +202,10 @@ def test_radii_of_similar_cosines_take_a_small_product(precision: str) -> None:
         # Radii that the basis does not hold are multiplied as a whole.
         far = TextFeatures(video.frames[:1, 0])
         expected = method.score(far, video)
-        found = scorer.score(far, scorer.prepare(video))
+        scores = scorer.score(far, scorer.prepare(video))
     limit = PRECISE if precision == "fp32" else HALF
     assert largest_difference(small, whole) < limit
-    assert largest_difference(found, expected) < limit
+    assert largest_difference(scores, expected) < limit
 
 
 def test_a_basis_that_does_not_fit_is_not_used() -> None:
@@ -246,7 +246,7 @@ def test_stages_give_the_weights_of_one_program(
     weights: list[Tensor] = []
     pool, new_empty = KernelLauncher.pool, Tensor.new_empty
 
-    def watched(self: KernelLauncher, *given: Any) -> Tensor:
+    def watch(self: KernelLauncher, *given: Any) -> Tensor:
         weights.append(given[3])
         return pool(self, *given)
 
@@ -254,15 +254,15 @@ def test_stages_give_the_weights_of_one_program(
         """Return memory as a process may leave it: 1 / 2e-40 overflows, which NumPy reports."""
         return new_empty(self, *shape, **options).fill_(2e-40)
 
-    monkeypatch.setattr(KernelLauncher, "pool", watched)
+    monkeypatch.setattr(KernelLauncher, "pool", watch)
     monkeypatch.setattr(Tensor, "new_empty", subnormal)
     score_all(method, text, video, backend="kernel", precision="fp32")
     score_all(method, text, video, backend="kernel", precision="bf16")
     monkeypatch.setattr(KernelLauncher, "takes_stages", False)
     score_all(method, text, video, backend="kernel", precision="bf16")
-    exact, staged, together = weights
+    exact, in_stages, together = weights
     assert float((exact.amax(dim=-1) - exact.amin(dim=-1)).max()) > 0.1
-    assert largest_difference(staged, exact) < 2 * largest_difference(together, exact) + 1e-3
+    assert largest_difference(in_stages, exact) < 2 * largest_difference(together, exact) + 1e-3
 
 
 def test_attention_terms_and_narrow_pooling_stay_in_float32(
@@ -271,10 +271,10 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
     plan = plan_of(model(**RELEASED), torch.device("cpu"))
     assert plan is not None
     assert KernelLauncher(plan, precise=False).outer == torch.float32
-    given: list[Tensor] = []
+    arguments: list[Tensor] = []
     attend = KernelLauncher.attend_in_stages
 
-    def watched(
+    def watch(
         self: KernelLauncher,
         text: Tensor,
         rows: Tensor,
@@ -282,13 +282,13 @@ def test_attention_terms_and_narrow_pooling_stay_in_float32(
         scores: Tensor,
         video: PreparedVideos,
     ) -> Tensor:
-        given.append(scores)
+        arguments.append(scores)
         return attend(self, text, rows, projection, scores, video)
 
-    monkeypatch.setattr(KernelLauncher, "attend_in_stages", watched)
+    monkeypatch.setattr(KernelLauncher, "attend_in_stages", watch)
     off(model(**RELEASED), texts(1), videos(1), "bf16")
-    assert given[0].dtype == torch.float32
-    assert not torch.equal(given[0], given[0].bfloat16().float())
+    assert arguments[0].dtype == torch.float32
+    assert not torch.equal(arguments[0], arguments[0].bfloat16().float())
 
 
 def test_a_tile_holds_fewer_videos_where_a_pair_holds_more() -> None:

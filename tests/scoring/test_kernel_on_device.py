@@ -23,16 +23,16 @@ def test_the_compiled_kernel_agrees_with_the_reference() -> None:
         "TRITON_INTERPRET": "0",
         "PYTHONPATH": os.pathsep.join([str(here.parents[1] / "src"), *sys.path]),
     }
-    done = subprocess.run(
+    outcome = subprocess.run(
         [sys.executable, str(here / "kernel_on_device.py")],
         env=settings,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr
-    for name, found in json.loads(done.stdout)["cases"].items():
-        assert set(found["scorers"].values()) == {"KernelScorer"}, name
-        assert found["fp32"] < 1e-5, name
-        assert found["bf16"] < 3e-3, name
-        assert found["same_top_1"] >= 0.999, name
+    assert outcome.returncode == 0, outcome.stderr
+    for name, case in json.loads(outcome.stdout)["cases"].items():
+        assert set(case["scorers"].values()) == {"KernelScorer"}, name
+        assert case["fp32"] < 1e-5, name
+        assert case["bf16"] < 3e-3, name
+        assert case["same_top_1"] >= 0.999, name

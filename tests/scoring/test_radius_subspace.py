@@ -41,9 +41,9 @@ def test_scores_are_those_of_the_method(released: bool) -> None:
         video = VideoFeatures(torch.randn(VIDEOS, FRAMES, DIM), torch.rand(VIDEOS, FRAMES) > 0.2)
         text = TextFeatures(torch.randn(TEXTS, DIM))
         with torch.no_grad():
-            found = scorer.score(text, scorer.prepare(video))
+            scores = scorer.score(text, scorer.prepare(video))
             expected = method.score(text, video)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-5)
     size = scorer.subspace.size  # type: ignore[attr-defined]
     assert size is not None
     assert 0 < size < DIM // 2
@@ -56,12 +56,12 @@ def test_the_projection_is_that_of_the_candidates() -> None:
     sentence = torch.randn(TEXTS, DIM)
     for videos in (2, VIDEOS, 6):
         radii = radii_of(plan, videos)
-        made = space.project(sentence, radii)
-        assert made is not None
+        projections = space.project(sentence, radii)
+        assert projections is not None
         expected = project_texts(plan.graph.layers[0], candidates(plan, sentence, radii))
-        assert made.shape == expected.shape
+        assert projections.shape == expected.shape
         # The part that is left out is 1e-3 of a radius at most.
-        assert (made - expected).norm() <= 1e-3 * expected.norm()
+        assert (projections - expected).norm() <= 1e-3 * expected.norm()
     size = space.size
     space.project(sentence, radii)
     assert space.size == size, "radii that were met need no new vectors"

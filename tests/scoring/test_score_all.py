@@ -167,10 +167,10 @@ def test_more_frames_than_the_model_has_room_for_are_refused(backend: str) -> No
 def test_what_an_index_keeps_of_each_video_scores_any_shortlist(options: dict[str, Any]) -> None:
     method, text, video = model(**options), texts(), videos(7)
     scorer = choose(method, video)
-    kept = scorer.prepare(video)
-    assert all(len(value) == len(video) for value in kept.values())
+    prepared_videos = scorer.prepare(video)
+    assert all(len(value) == len(video) for value in prepared_videos.values())
     shortlist = torch.tensor([5, 0, 3])
-    rows = {name: value[shortlist] for name, value in kept.items()}
+    rows = {name: value[shortlist] for name, value in prepared_videos.items()}
     with torch.no_grad():
         scores = scorer.score(text, rows)
         expected = method.score(text, video[shortlist])
@@ -178,13 +178,13 @@ def test_what_an_index_keeps_of_each_video_scores_any_shortlist(options: dict[st
 
 
 def test_memory_holds_one_tile_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[tuple[int, int]] = set()
+    shapes: set[tuple[int, int]] = set()
     plain = FactorisedScorer.score
 
-    def watched(self: FactorisedScorer, text: Any, prepared: Any) -> Any:
-        seen.add((len(text), len(prepared["mask"])))
+    def watch(self: FactorisedScorer, text: Any, prepared: Any) -> Any:
+        shapes.add((len(text), len(prepared["mask"])))
         return plain(self, text, prepared)
 
-    monkeypatch.setattr(FactorisedScorer, "score", watched)
+    monkeypatch.setattr(FactorisedScorer, "score", watch)
     score_best(model(), texts(7), videos(11), 2, tile_texts=4, tile_videos=5)
-    assert seen == {(4, 5), (3, 5), (4, 1), (3, 1)}
+    assert shapes == {(4, 5), (3, 5), (4, 1), (3, 1)}

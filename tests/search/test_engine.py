@@ -142,6 +142,8 @@ def test_ranks_captions_for_a_clip(engine: Engine, bag: BagMethod) -> None:
         engine.best_captions(Query(clip_id=clip_id), [])
     with pytest.raises(UsageError, match="a list of texts"):
         engine.best_captions(Query(clip_id=clip_id), "red car")
+    with pytest.raises(UsageError, match="expected Query"):
+        engine.best_captions("red car", captions)  # type: ignore[arg-type]
 
 
 def test_refuses_another_model(store_folder: Path) -> None:

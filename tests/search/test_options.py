@@ -76,6 +76,7 @@ def test_unknown_fields_are_refused_with_advice(kind: type, fields: dict, messag
         ({"min_confidence": "0.5"}, "between 0 and 1, not '0.5'"),
         ({"group_files": "yes"}, "group_files must be True or False, not 'yes'"),
         ({"literal": None}, "literal must be True or False"),
+        ({"filters": {"path": "x"}}, r"filters must be Filters\(...\), not {'path': 'x'}"),
     ],
 )
 def test_values_of_another_type_are_refused_by_name(change: dict, message: str) -> None:

@@ -27,7 +27,7 @@ from eaglenet.search.timelines import (
     format_timecode,
     make_cuts,
     parse_timecode,
-    read_media,
+    read_media_values,
     snap_rate,
     write_timeline,
 )
@@ -118,6 +118,10 @@ def write_video(path: Path, rate: Fraction, count: int, timecode: str = "") -> P
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
+
+
+def read_media(path: Path) -> Media:
+    return read_media_values(str(path)).media(str(path))
 
 
 @pytest.mark.parametrize("rate", [FILM, NTSC, SMOOTH, PAL])

@@ -264,13 +264,17 @@ def test_wrong_arguments_are_explained(engine: Engine) -> None:
     from eaglenet.serve.mcp import Agents
     from eaglenet.serve.state import State
 
-    server = Agents(State.make(engine, Settings())).server
+    server = Agents(State(engine, Settings())).server
     for tool, arguments, text in (
         ("search_moments", {}, "search_moments: query is missing"),
         ("search_moments", {"query": "a", "k": 0}, "k should be greater than or equal to 1"),
         ("search_moments", {"query": "a", "k": "many"}, "k should be a valid integer"),
         ("search_moments", {"query": "a", "search_in": ["x"]}, "search_in.0 should be 'visual'"),
-        ("search_moments", {"query": "a", "limit": 3}, "has no argument 'limit'; it has query, k"),
+        (
+            "search_moments",
+            {"query": "a", "limit": 3, "pth": "x"},
+            "has no argument 'limit', 'pth' (did you mean 'path'?); known: query, k",
+        ),
         ("similar", {"clip_id": "../x"}, "clip_id should be a clip id from search results"),
         ("search", {}, "there is no tool 'search'; there are search_moments, similar"),
     ):
@@ -470,7 +474,7 @@ def test_a_folder_that_cannot_be_made_is_refused_at_the_start(
     (tmp_path / "file").touch()
     for folder in ("file", "file/clips"):
         with pytest.raises(UsageError, match="cannot be created"):
-            Agents(State.make(engine, Settings()), tmp_path / folder)
+            Agents(State(engine, Settings()), tmp_path / folder)
 
 
 def test_files_that_were_swapped_are_not_shown(own_demo: DemoStore) -> None:
@@ -501,7 +505,7 @@ def test_transcripts_are_read_in_parts_and_images_are_shown(tmp_path: Path) -> N
     index_videos([folder], tmp_path / "store", "bag", method=bag, options=options)
 
     async def main() -> None:
-        state = State.make(Engine.open(tmp_path / "store", bag), Settings())
+        state = State(Engine.open(tmp_path / "store", bag), Settings())
         state.start()
         agents = Agents(state)
         async with Client(agents.server) as client:

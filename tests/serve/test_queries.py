@@ -61,6 +61,32 @@ def test_an_unknown_parameter_is_answered_with_those_that_exist(client: TestClie
         assert {name, "k", "path", "in"} <= set(known)
 
 
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        ([7], "body.queries.0 should be a text or an object"),
+        (["red", [""]], "body.queries.1 should be a text or an object"),
+        ([""], "body.queries.0 should have at least 1 character"),
+        (["red", " "], "body.queries.1 should be a text with a visible character"),
+    ],
+)
+def test_a_wrong_query_of_a_list_is_explained_without_names_of_the_schema(
+    client: TestClient, queries: list[object], message: str
+) -> None:
+    answer = client.post("/api/search", json={"queries": queries})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (422, message)
+
+
+def test_a_wrong_parameter_is_explained_without_its_pattern(client: TestClient) -> None:
+    for name, value, meaning in (
+        ("q", " ", "a text with a visible character"),
+        ("within", "far", "a distance, like 5km, 800m or 3mi"),
+    ):
+        answer = client.get("/api/search", params={"q": "red", name: value})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["message"] == f"query.{name} should be {meaning}"
+
+
 def test_a_least_confidence_needs_a_measured_model(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

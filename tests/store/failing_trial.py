@@ -26,12 +26,12 @@ EVERY = {path_of(number) for number in range(FILES)}
 
 def trial(shim: ctypes.CDLL, place: Path, at: int, number: int, is_torn: bool) -> tuple[int, str]:
     """Fail one call, then go on with a disk that works; calls made, and what went wrong."""
-    store, reported = place / "store", list[str]()
+    store, reported_files = place / "store", list[str]()
     place.mkdir(parents=True)
     wrong = ""
     shim.fault_arm(str(place).encode(), ctypes.c_long(at), number, int(is_torn))
     try:
-        index(store, FILES, reported)
+        index(store, FILES, reported_files)
         index(store, FILES - 1)
         index(store, FILES)
         LocalStore.repair(store)
@@ -41,13 +41,13 @@ def trial(shim: ctypes.CDLL, place: Path, at: int, number: int, is_torn: bool) -
         # Of a failed sync or a file that cannot be created, SQLite does not say why.
         if number == errno.ENOSPC and "full" not in text and "the disk failed" not in text:
             wrong = f"not recognised as a full disk: {text}"
-        reported = reported if len(reported) < FILES else []
+        reported_files = reported_files if len(reported_files) < FILES else []
     except BaseException as error:
         wrong = f"{type(error).__name__}: {error}"
     finally:
         calls = shim.fault_disarm()
-    if reported and not found(store) >= set(reported):
-        wrong += f" lost {set(reported) - found(store)}"
+    if reported_files and not found(store) >= set(reported_files):
+        wrong += f" lost {set(reported_files) - found(store)}"
     index(store, FILES)
     LocalStore.repair(store)
     if found(store) != EVERY:

@@ -19,12 +19,12 @@ from eaglenet.store.store import LocalStore
 def index(folder: Path, files: int, report: list[str] | None = None) -> None:
     """Bring a store up to date; goes on where another run was interrupted."""
     with LocalStore.write(folder, make_manifest()) as writer:
-        known = {file.path for file in writer.files() if file.status == "done"}
+        finished_paths = {file.path for file in writer.files() if file.status == "done"}
         incomplete = writer.incomplete_contents()
         sources = {key[0] for key in writer.sources()}
         for number in range(files):
             content = content_of(number)
-            is_complete = path_of(number) in known and content not in incomplete
+            is_complete = path_of(number) in finished_paths and content not in incomplete
             if is_complete and content in sources:
                 continue
             changes = changes_of(number)
@@ -34,8 +34,10 @@ def index(folder: Path, files: int, report: list[str] | None = None) -> None:
             writer.commit(changes)
             if report is not None:
                 report.append(path_of(number))
-        removed = [path for path in known if path not in {path_of(n) for n in range(files)}]
-        writer.commit(Changes(removed_files=removed))
+        removed_paths = [
+            path for path in finished_paths if path not in {path_of(n) for n in range(files)}
+        ]
+        writer.commit(Changes(removed_files=removed_paths))
         writer.finish()
 
 

@@ -96,7 +96,7 @@ class LostDisk:
             elif node.is_folder:
                 node.synced_names = dict(node.names)
             else:
-                node.synced, node.pending = _written(node.synced, node.pending), []
+                node.synced, node.pending = _apply_writes(node.synced, node.pending), []
 
     def after_cut(self, target: Path, survivors: Survivors, seed: int = 0) -> Path:
         """Write what the disk holds when the power is back."""
@@ -116,24 +116,24 @@ class LostDisk:
                 continue
             content = child.synced
             if survivors == "some":
-                content = _written(content, _some(child.pending, chance))
+                content = _apply_writes(content, _some(child.pending, chance))
             (target / name).write_bytes(content)
 
 
 def _some(calls: Sequence[Call], chance: random.Random) -> list[Call]:
     """Some sectors of some writes."""
-    kept = []
+    remaining_calls = []
     for call in calls:
         if chance.random() < 0.5:
             continue
         size = len(call.content)
         if size > SECTOR and chance.random() < 0.3:
             size = chance.randrange(SECTOR, size, SECTOR)
-        kept.append(Call(call.kind, call.path, "", call.offset, call.content[:size]))
-    return kept
+        remaining_calls.append(Call(call.kind, call.path, "", call.offset, call.content[:size]))
+    return remaining_calls
 
 
-def _written(content: bytes, calls: Sequence[Call]) -> bytes:
+def _apply_writes(content: bytes, calls: Sequence[Call]) -> bytes:
     data = bytearray(content)
     for call in calls:
         end = call.offset + len(call.content)

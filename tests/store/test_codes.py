@@ -22,7 +22,7 @@ from eaglenet.store.codes import (
 DIM = 40
 
 
-def made(count: int, seed: int = 0) -> NDArray[np.float32]:
+def make_vectors(count: int, seed: int = 0) -> NDArray[np.float32]:
     vectors = np.random.default_rng(seed).standard_normal((count, DIM)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -37,11 +37,11 @@ def brute(vectors: NDArray[np.float32], query: NDArray[np.float32], count: int) 
 
 
 def test_the_rotation_is_orthonormal_and_never_changes() -> None:
-    turned = rotation(DIM)
-    assert turned.shape == (num_bits(DIM), DIM) == (64, DIM)
-    assert np.allclose(turned.T @ turned, np.eye(DIM), atol=1e-5)
-    known = codes_of(np.sin(np.arange(1, 25)).astype(np.float32)[None])
-    assert known.tobytes().hex() == "5dd78aba9cbffc66"
+    matrix = rotation(DIM)
+    assert matrix.shape == (num_bits(DIM), DIM) == (64, DIM)
+    assert np.allclose(matrix.T @ matrix, np.eye(DIM), atol=1e-5)
+    codes = codes_of(np.sin(np.arange(1, 25)).astype(np.float32)[None])
+    assert codes.tobytes().hex() == "5dd78aba9cbffc66"
 
 
 @pytest.mark.parametrize("dim", [24, 64, 100, 512])
@@ -53,9 +53,9 @@ def test_rotation_preserves_cosines(dim: int) -> None:
 def test_share_of_differing_bits_is_the_angle() -> None:
     vectors = np.random.default_rng(0).standard_normal((300, 512)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    moved = vectors[::-1] + 2 * vectors
-    differing = np.bitwise_count(codes_of(vectors) ^ codes_of(moved)).sum(axis=1) / 512
-    cosines = (vectors * moved).sum(axis=1) / np.linalg.norm(moved, axis=1)
+    sums = vectors[::-1] + 2 * vectors
+    differing = np.bitwise_count(codes_of(vectors) ^ codes_of(sums)).sum(axis=1) / 512
+    cosines = (vectors * sums).sum(axis=1) / np.linalg.norm(sums, axis=1)
     assert abs(differing - np.arccos(cosines) / np.pi).mean() < 0.02
 
 
@@ -68,17 +68,17 @@ def test_codes_are_compared_in_full_where_their_prefixes_are_near(
     near = generator.permutation(3333)[:20]
     vectors[near] = 0.2 * vectors[near] + query
     codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
-    allowed = generator.random(3333) < 0.1
-    plain = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
+    row_mask = generator.random(3333) < 0.1
+    plain = [codes.nearest(query, 200), codes.nearest(query, 20, row_mask)]
     monkeypatch.setattr(module, "PREFIX_ROWS", 1)
     monkeypatch.setattr(module, "PREFIX_FRACTION", 20)
-    by_prefixes = [codes.nearest(query, 200), codes.nearest(query, 20, allowed)]
+    by_prefixes = [codes.nearest(query, 200), codes.nearest(query, 20, row_mask)]
     assert np.isin(near, by_prefixes[0]).all()
     assert codes.nearest(query, 20).tolist() == sorted(near.tolist())
     for rows, expected in zip(by_prefixes, plain, strict=True):
         assert len(rows) == len(expected)
         assert np.isin(rows, expected).mean() > 0.8
-    assert allowed[by_prefixes[1]].all()
+    assert row_mask[by_prefixes[1]].all()
     few = np.arange(3333) < 7
     assert codes.nearest(query, 20, few).tolist() == list(range(7))
 
@@ -91,11 +91,11 @@ def test_the_nearest_are_those_of_a_full_comparison(
     if by_prefixes:
         monkeypatch.setattr(module, "PREFIX_ROWS", 1)
         monkeypatch.setattr(module, "num_compared", lambda count, num_rows: num_rows)
-    vectors = made(777)
+    vectors = make_vectors(777)
     parts = [codes_of(vectors[:350]), codes_of(vectors[350:])]
     codes = Codes([block for part in parts for block in scan_blocks(part)], len(vectors))
     for seed in range(5):
-        query = made(1, seed + 1)[0]
+        query = make_vectors(1, seed + 1)[0]
         assert codes.nearest(query, 20).tolist() == brute(vectors, query, 20)
 
 
@@ -107,25 +107,25 @@ def test_parts_together_find_what_the_whole_finds(
         monkeypatch.setattr(module, "PREFIX_ROWS", 1)
         monkeypatch.setattr(module, "PREFIX_FACTOR", 2)
         monkeypatch.setattr(module, "WORD_BITS", 128)
-    vectors = made(900)
+    vectors = make_vectors(900)
     whole = Codes(scan_blocks(codes_of(vectors)), len(vectors))
     parts = [
         Codes(scan_blocks(codes_of(vectors[first : first + 300])), len(vectors), first)
         for first in (0, 300, 600)
     ]
     for seed in range(5):
-        query = made(1, seed + 1)[0]
+        query = make_vectors(1, seed + 1)[0]
         near = [part.best_in_part(weights_of(query), 15) for part in parts]
         expected = whole.nearest(query, 15)
         assert merge_best(near, 15, len(vectors)).tolist() == expected.tolist()
 
 
 def test_only_allowed_rows_are_found() -> None:
-    vectors = made(200)
+    vectors = make_vectors(200)
     codes = Codes(scan_blocks(codes_of(vectors)), len(vectors))
-    allowed = np.zeros(200, bool)
-    allowed[[3, 50, 120]] = True
-    assert codes.nearest(vectors[7], 10, allowed).tolist() == [3, 50, 120]
+    row_mask = np.zeros(200, bool)
+    row_mask[[3, 50, 120]] = True
+    assert codes.nearest(vectors[7], 10, row_mask).tolist() == [3, 50, 120]
 
 
 def test_weights_are_the_rotated_query_and_their_sums_are_exact() -> None:
@@ -134,8 +134,10 @@ def test_weights_are_the_rotated_query_and_their_sums_are_exact() -> None:
         weights = weights_of(query)
         assert weights.shape == (num_bits(dim),)
         assert np.abs(weights.astype(np.int64)).sum() < MAX_SUM
-        rotated = rotation(dim) @ query
-        np.testing.assert_allclose(weights / weights.max(), rotated / rotated.max(), atol=1e-3)
+        coordinates = rotation(dim) @ query
+        np.testing.assert_allclose(
+            weights / weights.max(), coordinates / coordinates.max(), atol=1e-3
+        )
     assert not weights_of(np.zeros(24, np.float32)).any()
 
 

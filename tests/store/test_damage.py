@@ -221,7 +221,7 @@ def not_numbers(folder: Path) -> None:
     path.write_bytes(vectors.tobytes())
 
 
-def removed(kind: str) -> Callable[[Path], None]:
+def remove_files_of(kind: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         for path in (folder / "segments").glob(f"*.{kind}"):
             path.unlink()
@@ -288,7 +288,7 @@ AIMED: dict[str, Callable[[Path], None]] = {
         and None
     ),
     **{f"a missing row of {table}": remove_row(table) for table in COLUMNS},
-    **{f"missing {kind}": removed(kind) for kind in KINDS},
+    **{f"missing {kind}": remove_files_of(kind) for kind in KINDS},
     **{f"swapped {kind}": swap_rows(kind) for kind in KINDS if kind != "thumbnails"},
     **{f"page {number} zeroed": zero_page(number) for number in range(12)},
 }
@@ -325,9 +325,9 @@ def test_a_damaged_clip_costs_only_its_own_file(intact: Path, tmp_path: Path) ->
     content = bytearray(path.read_bytes())
     content[3] ^= 1
     path.write_bytes(bytes(content))
-    repaired = LocalStore.repair(folder)
-    assert repaired.incomplete_files == ("/videos/0.mp4",)
-    assert (repaired.clips, repaired.files) == (4 * (FILES - 1), FILES - 1)
+    outcome = LocalStore.repair(folder)
+    assert outcome.incomplete_files == ("/videos/0.mp4",)
+    assert (outcome.clips, outcome.files) == (4 * (FILES - 1), FILES - 1)
     with LocalStore.write(folder) as writer:
         ((_, numbers),) = writer.incomplete_contents().items()
     assert numbers == {1, 2, 3}

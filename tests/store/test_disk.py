@@ -27,18 +27,18 @@ from eaglenet.store.store import LocalStore
     ],
 )
 def test_errors_are_told_by_their_number(number: int, text: str, tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=text) as caught, store_errors(tmp_path):
+    with pytest.raises(StoreError, match=text) as error, store_errors(tmp_path):
         raise OSError(number, os.strerror(number))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_store_that_cannot_be_written_to_can_be_searched(tmp_path: Path) -> None:
     for folder, is_said in ((tmp_path / "none", False), (tmp_path / "store", True)):
         if is_said:
             fill(folder, 1)
-        with pytest.raises(StoreError) as caught, store_errors(folder):
+        with pytest.raises(StoreError) as error, store_errors(folder):
             raise PermissionError(errno.EACCES, "Permission denied")
-        assert ("searching it still works" in str(caught.value)) == is_said
+        assert ("searching it still works" in str(error.value)) == is_said
 
 
 def test_a_failing_disk_has_a_way_back(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def make_quick(folder: Path, files: int = 3) -> LocalStore:
     return LocalStore.open(folder)
 
 
-def marked(store: LocalStore) -> set[tuple[str, int]]:
+def keyframe_keys(store: LocalStore) -> set[tuple[str, int]]:
     snapshot = store.snapshot()
     mask = snapshot.from_keyframes
     rows = [] if mask is None else np.flatnonzero(mask).tolist()
@@ -61,7 +61,9 @@ def test_exact_clips_replace_those_from_keyframes_and_nothing_replaces_exact_one
     tmp_path: Path,
 ) -> None:
     store = make_quick(tmp_path / "quick")
-    assert marked(store) == {(content_of(n), clip) for n in range(3) for clip in range(CLIPS)}
+    assert keyframe_keys(store) == {
+        (content_of(n), clip) for n in range(3) for clip in range(CLIPS)
+    }
     with LocalStore.write(tmp_path / "quick") as writer:
         assert writer.keyframe_clips() == {content_of(n): frozenset(range(4)) for n in range(3)}
         writer.commit(Changes([make_batch(1, [2])]))
@@ -70,17 +72,17 @@ def test_exact_clips_replace_those_from_keyframes_and_nothing_replaces_exact_one
         writer.commit(Changes([make_batch(n) for n in range(3)], [make_file(n) for n in range(3)]))
         writer.commit(Changes([from_keyframes(0)]))
         assert writer.finish() == 3 * CLIPS
-    completed = LocalStore.open(tmp_path / "quick")
-    completed.verify()
-    assert marked(completed) == set()
-    assert completed.snapshot().num_rows == 3 * CLIPS  # The others were compacted away.
+    exact_store = LocalStore.open(tmp_path / "quick")
+    exact_store.verify()
+    assert keyframe_keys(exact_store) == set()
+    assert exact_store.snapshot().num_rows == 3 * CLIPS  # The others were compacted away.
     plain = tmp_path / "plain"
     with LocalStore.write(plain, make_manifest()) as writer:
         for number in range(3):
             writer.commit(Changes([make_batch(number)], [make_file(number)]))
         writer.finish()
-    assert contents(completed) == contents(LocalStore.open(plain))
-    assert completed.files() == LocalStore.open(plain).files()
+    assert contents(exact_store) == contents(LocalStore.open(plain))
+    assert exact_store.files() == LocalStore.open(plain).files()
 
 
 def test_a_repair_and_removed_files_keep_the_marks_right(tmp_path: Path) -> None:
@@ -93,13 +95,13 @@ def test_a_repair_and_removed_files_keep_the_marks_right(tmp_path: Path) -> None
     LocalStore.repair(tmp_path)
     store = LocalStore.open(tmp_path)
     store.verify()
-    assert len(marked(store)) == 3 * CLIPS
+    assert len(keyframe_keys(store)) == 3 * CLIPS
     with LocalStore.write(tmp_path) as writer:
         writer.commit(Changes(removed_files=[make_file(1).path]))
         writer.finish()
     store = LocalStore.open(tmp_path)
     store.verify()
-    assert {content for content, _ in marked(store)} == {content_of(0), content_of(2)}
+    assert {content for content, _ in keyframe_keys(store)} == {content_of(0), content_of(2)}
 
 
 def test_exports_and_the_log_carry_the_marks(tmp_path: Path) -> None:
@@ -107,13 +109,13 @@ def test_exports_and_the_log_carry_the_marks(tmp_path: Path) -> None:
     quick = make_quick(tmp_path / "quick", 1)
     export_store(tmp_path / "quick", tmp_path / "tables", "parquet")
     import_store(tmp_path / "tables", tmp_path / "copy")
-    assert marked(LocalStore.open(tmp_path / "copy")) == marked(quick)
+    assert keyframe_keys(LocalStore.open(tmp_path / "copy")) == keyframe_keys(quick)
 
     changes = Changes([from_keyframes(0)], [make_file(0)])
     batch = replace(changes.clips[0], features=np.zeros(CLIPS, log.POINTER))
     for keys in (batch.keyframe_keys, frozenset[tuple[str, int]]()):
-        written = log.encode(Changes([replace(batch, keyframe_keys=keys)]))
-        ((_, operation),) = log.decode(written)
+        content = log.encode(Changes([replace(batch, keyframe_keys=keys)]))
+        ((_, operation),) = log.decode(content)
         assert isinstance(operation, Changes)
         assert operation.clips[0].keyframe_keys == keys
 

@@ -38,8 +38,8 @@ class Shelf(LocalStore):
 
     @classmethod
     def open(cls, location: str | Path) -> Self:
-        opened = LocalStore.open(cls._on_shelf(location))
-        return cls(opened.folder, opened.database)
+        store = LocalStore.open(cls._on_shelf(location))
+        return cls(store.folder, store.database)
 
     @classmethod
     def write(  # type: ignore[override]

@@ -26,20 +26,20 @@ def make_features(tokens: int = 7) -> tuple[VideoFeatures, torch.Tensor]:
 
 def test_records_give_back_every_field_of_the_features() -> None:
     features, seconds = make_features()
-    prepared = {"keys": torch.randn(3, 2, 4)}
-    arrays = feature_arrays(features, seconds, prepared)
+    scorer_values = {"keys": torch.randn(3, 2, 4)}
+    arrays = feature_arrays(features, seconds, scorer_values)
     layout = Layout.from_json(json.loads(json.dumps(Layout.of(arrays).to_json())))
     assert (layout.num_frames, layout.has_prepared) == (5, True)
-    stored, times, again = video_features(layout.unpack(layout.pack(arrays)))
+    features_again, times, again = video_features(layout.unpack(layout.pack(arrays)))
     for name in ("frames", "tokens"):
         # Kept in half precision: 11 bits.
         expected = getattr(features, name)
-        torch.testing.assert_close(getattr(stored, name), expected, rtol=1e-3, atol=1e-4)
-    assert torch.equal(stored.mask, features.mask)
-    assert stored.tokens_mask is not None
-    assert torch.equal(stored.tokens_mask, features.tokens_mask)
+        torch.testing.assert_close(getattr(features_again, name), expected, rtol=1e-3, atol=1e-4)
+    assert torch.equal(features_again.mask, features.mask)
+    assert features_again.tokens_mask is not None
+    assert torch.equal(features_again.tokens_mask, features.tokens_mask)
     assert torch.equal(times, seconds)
-    torch.testing.assert_close(again["keys"], prepared["keys"], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(again["keys"], scorer_values["keys"], rtol=1e-3, atol=1e-4)
 
 
 def test_features_of_another_shape_are_refused() -> None:

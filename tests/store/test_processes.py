@@ -53,9 +53,9 @@ def kill_trial(folder: Path, seed: int) -> None:
     time.sleep(chance.random() * 0.6)
     run.send_signal(signal.SIGKILL)
     run.wait()
-    reported = report.read_text().split()
-    if reported:
-        assert found(store) >= set(reported)
+    reported_files = report.read_text().split()
+    if reported_files:
+        assert found(store) >= set(reported_files)
     index(store, 8)
     assert found(store) == {path_of(number) for number in range(8)}
     LocalStore.open(store).verify()

@@ -34,10 +34,10 @@ def test_opening_it_adds_the_columns_and_keeps_everything(folder: Path) -> None:
     assert files.dates.tolist() == files.modification_times.tolist()
     with LocalStore.write(folder) as writer:
         writer.commit(changes_of(3))
-        described = make_file(0, recorded=1.5e9, latitude=48, longitude=-11.5, camera="Apple")
-        writer.commit(type(changes_of(3))(files=[described]))
+        described_file = make_file(0, recorded=1.5e9, latitude=48, longitude=-11.5, camera="Apple")
+        writer.commit(type(changes_of(3))(files=[described_file]))
     store.verify()
-    assert store.files()[0] == described
+    assert store.files()[0] == described_file
     files = store.snapshot().files()
     assert (files.dates[0], files.latitudes[0], files.cameras[0]) == (1.5e9, 48, "Apple")
 

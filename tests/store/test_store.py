@@ -124,8 +124,12 @@ def test_removed_clips_are_reclaimed(tmp_path: Path) -> None:
     with LocalStore.write(folder) as writer:
         writer.commit(Changes(removed_files=[path_of(number) for number in (1, 2, 4)]))
         assert writer.finish() == 3 * CLIPS
-    gone = {f"{content_of(number)[:16]}-{clip}" for number in (1, 2, 4) for clip in range(CLIPS)}
-    assert rows_of(store) == {name: value for name, value in before.items() if name not in gone}
+    removed_ids = {
+        f"{content_of(number)[:16]}-{clip}" for number in (1, 2, 4) for clip in range(CLIPS)
+    }
+    assert rows_of(store) == {
+        name: value for name, value in before.items() if name not in removed_ids
+    }
     assert store.snapshot().num_rows == 3 * CLIPS
     assert not list((folder / "segments").glob("000001*"))
     store.verify()
@@ -187,11 +191,11 @@ def test_reads_are_announced_in_all_segments_before_the_first(
     def record(name: str) -> None:
         call = getattr(Segment, name)
 
-        def recorded(segment: Segment, *arguments: Any) -> Any:
+        def record_call(segment: Segment, *arguments: Any) -> Any:
             events.append((name, arguments[-1].tolist()))
             return call(segment, *arguments)
 
-        monkeypatch.setattr(Segment, name, recorded)
+        monkeypatch.setattr(Segment, name, record_call)
 
     record("read_ahead")
     record(f"{kind}_at")
@@ -441,12 +445,12 @@ def test_migrations_run_when_a_store_is_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "store", 1).database.close()
-    added, now = "CREATE TABLE more (a)", schema.SCHEMA_VERSION
+    statement, now = "CREATE TABLE more (a)", schema.SCHEMA_VERSION
     totals = schema._totals(now)
     statements = (each for each in schema.STATEMENTS if each != totals)
     monkeypatch.setattr(schema, "SCHEMA_VERSION", now + 1)
-    monkeypatch.setattr(schema, "STATEMENTS", (*statements, schema._totals(now + 1), added))
-    monkeypatch.setitem(schema.MIGRATIONS, now, lambda connection: connection.execute(added))
+    monkeypatch.setattr(schema, "STATEMENTS", (*statements, schema._totals(now + 1), statement))
+    monkeypatch.setitem(schema.MIGRATIONS, now, lambda connection: connection.execute(statement))
     with LocalStore.write(tmp_path / "store") as writer:
         assert writer.database.value("SELECT count(*) FROM more") == 0
     assert LocalStore.open(tmp_path / "store").database.value("PRAGMA user_version") == now + 1
@@ -502,7 +506,7 @@ def test_rows_with_long_blobs_are_compared_as_now_and_as_they_were_stored_before
     row = schema.row_of("hubness", 1, values)
     earlier = (1, *values, zlib.crc32(repr(("hubness", 1, *values)).encode()))
     assert row[-1] != earlier[-1]
-    for stored in (row, earlier):
-        assert schema.is_intact("hubness", stored)
-        for changed in (blob[:-1] + b"\1", blob[:-1]):
-            assert not schema.is_intact("hubness", (*stored[:4], changed, *stored[5:]))
+    for row_form in (row, earlier):
+        assert schema.is_intact("hubness", row_form)
+        for other_blob in (blob[:-1] + b"\1", blob[:-1]):
+            assert not schema.is_intact("hubness", (*row_form[:4], other_blob, *row_form[5:]))

@@ -54,11 +54,11 @@ def test_a_full_disk_is_reported_and_the_next_run_continues(kilobytes: int, tmp_
     if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("may not mount")
     try:
-        reported: list[str] = []
+        reported_files: list[str] = []
         with pytest.raises(StoreError, match=r"the disk of .* is full"):
-            index(disk / "store", 500, reported)
-        if reported:
-            assert found(disk / "store") >= set(reported)
+            index(disk / "store", 500, reported_files)
+        if reported_files:
+            assert found(disk / "store") >= set(reported_files)
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         index(disk / "store", 8)
         assert found(disk / "store") == {path_of(number) for number in range(8)}

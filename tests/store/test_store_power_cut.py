@@ -47,9 +47,9 @@ def check_cut(root: Path, calls: list[Call], cut: int, survivors: Survivors, pla
     """Look at the disk after a cut, then go on with it."""
     disk = LostDisk(root, calls, cut).after_cut(place, survivors, seed=cut)
     store = disk / "store"
-    reported = reported_by(calls[:cut])
-    if reported:
-        assert found(store) >= reported
+    reported_files = reported_by(calls[:cut])
+    if reported_files:
+        assert found(store) >= reported_files
     index(store, FILES)
     assert found(store) == EVERY
     assert LocalStore.open(store).verify().clips == FILES * 4

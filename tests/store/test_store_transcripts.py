@@ -125,8 +125,8 @@ def test_lines_of_some_kinds_and_files(tmp_path: Path) -> None:
     snapshot = fill(tmp_path / "store", 4).snapshot()
     ids = {hit.content: hit.content_id for hit in snapshot.find_lines(LineQuery(("car",)), 9)}
     assert len(ids) == 4
-    wanted = [ids[content_of(1)], ids[content_of(3)]]
-    hits = snapshot.find_lines(LineQuery(("car",)), 9, wanted)
+    content_ids = [ids[content_of(1)], ids[content_of(3)]]
+    hits = snapshot.find_lines(LineQuery(("car",)), 9, content_ids)
     assert sorted(hit.content for hit in hits) == sorted([content_of(1), content_of(3)])
     assert snapshot.find_lines(LineQuery(("car",), kinds=("speech", "text")), 9) == []
     assert snapshot.find_lines(LineQuery(("car",), kinds=("speech", "subtitle")), 9, []) == []
@@ -214,7 +214,7 @@ def test_a_phrase_reads_a_limited_part_of_hostile_transcripts(
     monkeypatch.setattr(transcripts, "MAX_READ_CHARACTERS", 100_000)
     snapshot = store_of(tmp_path / "store", *["no entries " * 100] * 200)
     for query in ('"no entry"', '"no entry"~9'):
-        found = transcripts._find_lines(snapshot, TranscriptQuery.parse(query), ("subtitle",), None)
-        assert found == []
+        hits = transcripts._find_lines(snapshot, TranscriptQuery.parse(query), ("subtitle",), None)
+        assert hits == []
         assert 90_000 < sum(read) <= 100_000
         read.clear()

@@ -72,8 +72,8 @@ def test_kinds_and_contents_restrict_windows(tmp_path: Path) -> None:
     snapshot = fill_windows(tmp_path / "store").snapshot()
     assert search(snapshot, 4, kinds=("text",)) == []
     assert search(snapshot, 4, content_ids=[]) == []
-    wanted = search(snapshot, 2)[0].content_id
-    hits = search(snapshot, 4, content_ids=[wanted])
+    content_id = search(snapshot, 2)[0].content_id
+    hits = search(snapshot, 4, content_ids=[content_id])
     assert {hit.content for hit in hits} == {content_of(2)}
     assert len(hits) == 2
 
@@ -204,9 +204,9 @@ def test_damage_is_noticed_and_a_repair_keeps_everything_else(
         LocalStore.open(folder).verify()
     with pytest.raises(DamageError, match=f"segments/{path.name}"):
         search(LocalStore.open(folder).snapshot(), 0)
-    repaired = LocalStore.repair(folder)
-    assert (repaired.lines, repaired.incomplete_files) == (6, ())
-    assert "2 transcripts lost the vectors of their meaning" in repaired.details[0]
+    outcome = LocalStore.repair(folder)
+    assert (outcome.lines, outcome.incomplete_files) == (6, ())
+    assert "2 transcripts lost the vectors of their meaning" in outcome.details[0]
     with LocalStore.write(folder) as writer:
         assert len(writer.sources(without_windows_of=ENCODER)) == 2
         writer.commit(Changes(windows=[windows_of(0), windows_of(1)]))

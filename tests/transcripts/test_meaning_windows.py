@@ -1,4 +1,4 @@
-"""Search by meaning: windows of lines, their encoder, and their strength beside exact terms."""
+"""Search by meaning: windows of lines, their encoder, and their strength with exact terms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On-screen text: which frames are read, and that a visible text is one line."""
+"""On-screen text: selection of frames, and one line per visible text."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_reads_text_in_frames(tmp_path: Path) -> None:
 
 
 def test_rules_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RapidOCR would scale 1 x 2000 pixels up to gigabytes, and 20 x 6000 down to nothing."""
+    """RapidOCR would enlarge 1 x 2000 pixels to gigabytes, and shrink 20 x 6000 to nothing."""
     shapes = []
 
     def engine(image: Any, **steps: bool) -> None:
@@ -113,7 +113,7 @@ def test_rules_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reading_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frame may show a thousand texts, and each takes time."""
+    """A frame may show a thousand texts."""
 
     class Boxes(NamedTuple):
         boxes: Any
@@ -138,7 +138,7 @@ def test_reading_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def frame_with(text: str, second: float, background: int) -> DistinctFrame:
-    """A text in the lower half, and another picture in the upper one."""
+    """Return a frame with a text in the lower half and an image in the upper one."""
     picture = Image.new("RGB", (640, 360), (20, 30, 60))
     ImageDraw.Draw(picture).rectangle((0, 0, 639, 150), fill=(background, background, 90))
     font = ImageFont.load_default(36)
@@ -148,7 +148,7 @@ def frame_with(text: str, second: float, background: int) -> DistinctFrame:
 
 
 def count_readings(*frames: DistinctFrame) -> tuple[int, list[list[str]]]:
-    """How many texts a model recognised in frames, and what it returned for each."""
+    """Return the number of recognised texts, and the results for each frame."""
     model = OcrModel()
     crops = []
     recognize = model._recognize

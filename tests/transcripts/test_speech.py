@@ -1,6 +1,6 @@
-"""Speech: where audio is cut, what is dropped, and faster-whisper with random weights.
+"""Speech: pauses, plausible segments, and faster-whisper with random weights.
 
-Trained models need a download: with random weights a folder in the format of CTranslate2 loads and
+Trained models need a download. With random weights, a folder in the format of CTranslate2 loads and
 returns timed lines; ``EAGLENET_WHISPER`` names a trained one. ``benchmarks/speech.py`` measures the
 recognised text.
 """
@@ -26,7 +26,7 @@ from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 
 
 def tone(seconds: float, pauses: list[float]) -> Samples:
-    """A loud tone with half a second of silence around each pause."""
+    """Return a loud tone with half a second of silence around each pause."""
     times = np.arange(int(seconds * RATE)) / RATE
     samples = 0.5 * np.sin(2 * np.pi * 440 * times)
     for pause in pauses:
@@ -35,7 +35,7 @@ def tone(seconds: float, pauses: list[float]) -> Samples:
 
 
 def write_audio(path: Path, samples: Samples) -> Path:
-    """FLAC in Matroska, with a stream of frames."""
+    """Write FLAC in Matroska, with a video stream."""
     with av.open(str(path), "w") as container:
         video = container.add_stream("libx264", rate=2)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
@@ -97,7 +97,7 @@ def test_quietest_searches_only_the_beginning() -> None:
 
 
 def save_random_whisper(folder: Path) -> Path:
-    """One layer of random weights, the letters of bytes, three languages."""
+    """Write a model of one layer with random weights, bytes as tokens, and three languages."""
     import ctranslate2
     import torch
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -128,7 +128,7 @@ def save_random_whisper(folder: Path) -> Path:
         bos_token_id=end,
         eos_token_id=end,
         decoder_start_token_id=tokenizer.token_to_id("<|startoftranscript|>"),
-        # The default names a token of the real vocabulary; CTranslate2 writes beyond its scores.
+        # With the default, a token of the real vocabulary, CTranslate2 writes out of bounds.
         begin_suppress_tokens=[end],
     )
     source = folder / "source"
@@ -146,7 +146,7 @@ def test_loads_a_ctranslate2_folder_and_returns_timed_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = save_random_whisper(tmp_path)
-    # Random weights only guess, and guesses are dropped.
+    # Lines of random weights are dropped as implausible.
     monkeypatch.setattr(speech, "is_plausible", lambda segment: True)
     assert json.loads((folder / "config.json").read_text())
     model = SpeechModel(str(folder), "cpu")
@@ -161,7 +161,7 @@ def test_loads_a_ctranslate2_folder_and_returns_timed_lines(
 
 @pytest.mark.parametrize("ids", [[1, 3], [-2], ["1"], 5])
 def test_tokens_outside_the_vocabulary_are_refused(ids: Any, tmp_path: Path) -> None:
-    """CTranslate2 would write beyond its scores."""
+    """CTranslate2 would write out of bounds."""
     (tmp_path / "vocabulary.json").write_text('["a", "b", "c"]')
     (tmp_path / "config.json").write_text(json.dumps({"suppress_ids_begin": ids}))
     with pytest.raises(ModelNotFoundError, match="--listen"):

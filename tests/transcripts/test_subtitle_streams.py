@@ -1,4 +1,4 @@
-"""Subtitles inside a file, in each container."""
+"""Embedded subtitles in each container."""
 
 from __future__ import annotations
 

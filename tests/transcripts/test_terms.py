@@ -1,4 +1,4 @@
-"""One analysis for what is stored, asked for and highlighted, in any script."""
+"""Analysis of text in any script, for the index, queries and highlights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def texts(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked"),
+    ("indexed_text", "query"),
     [
         ("Die Stra\u00dfe", "STRASSE"),
         ("caf\u00e9", "cafe\u0301"),
@@ -30,14 +30,14 @@ def texts(text: str) -> list[str]:
         ("\u05e9\u05b8\u05dc\u05d5\u05b9\u05dd", "\u05e9\u05dc\u05d5\u05dd"),
     ],
 )
-def test_case_accents_and_widths_do_not_matter(stored: str, asked: str) -> None:
-    assert set(texts(asked)) <= set(texts(stored))
+def test_case_accents_and_widths_do_not_matter(indexed_text: str, query: str) -> None:
+    assert set(texts(query)) <= set(texts(indexed_text))
 
 
 def test_chinese_is_found_by_any_two_characters_and_by_one() -> None:
-    stored = analyse("\u4ed6\u5f00\u7ea2\u8272\u6c7d\u8f66\u3002").index_text().split()
-    assert {"\u6c7d\u8f66", "\u7ea2\u8272", "\u8272\u6c7d", "\u8f66"} <= set(stored)
-    assert "\u4ed6\u8f66" not in stored
+    indexed_text = analyse("\u4ed6\u5f00\u7ea2\u8272\u6c7d\u8f66\u3002").index_text().split()
+    assert {"\u6c7d\u8f66", "\u7ea2\u8272", "\u8272\u6c7d", "\u8f66"} <= set(indexed_text)
+    assert "\u4ed6\u8f66" not in indexed_text
 
 
 def test_scripts_beside_each_other_are_apart() -> None:
@@ -118,10 +118,10 @@ def test_words_share_a_stem_in_one_of_the_languages() -> None:
 def test_words_that_a_transcript_planted_take_little_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stemmed: list[str] = []
+    stem_calls: list[str] = []
 
     def count(word: str, stemmer: str) -> str:
-        stemmed.append(word)
+        stem_calls.append(word)
         return word[:4]
 
     monkeypatch.setattr(stems, "stem", count)
@@ -129,13 +129,13 @@ def test_words_that_a_transcript_planted_take_little_time(
     def find(beginning: str, limit: int) -> list[str]:
         return [f"{beginning}{number:08}".translate(LETTERS) for number in range(limit)]
 
-    # Every term of the longest query, in a store with lines in every language.
+    # All terms of the longest query, with lines in every language.
     stemmers = sorted(set(STEMMERS.values()))
     inflections([f"word{letter}" for letter in LETTERS.values()] * 6, stemmers, find)
     inflections(["word"], ["german"], find)
-    # A term is stemmed for its prefix, and once more to be compared.
-    assert len(stemmed) < 3 * stems.MAX_STEMS
-    assert max(map(len, stemmed)) <= stems.MAX_TERM
+    # A term is stemmed for its prefix, and again for the comparison.
+    assert len(stem_calls) < 3 * stems.MAX_STEMS
+    assert max(map(len, stem_calls)) <= stems.MAX_TERM
 
 
 def test_words_longer_than_any_word_of_a_language_are_not_stemmed() -> None:

@@ -19,7 +19,7 @@ FRAMES = 25 * 48
 WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
 
 
-def damaged(film: Path, target: Path) -> Path:
+def write_damaged(film: Path, target: Path) -> Path:
     """Write a truncated copy with corrupted bytes."""
     content = bytearray(film.read_bytes())
     chance = random.Random(3)
@@ -34,8 +34,8 @@ def decode_in_chunks(
     path: Path, *, keep_open: bool, windows: Sequence[Window] = WINDOWS, at_once: int = 2
 ) -> dict[Window | None, DecodedVideo]:
     """Decode a few windows at a time."""
-    with open_video(path) as opened:
-        end = opened.seconds(opened.span()[1])
+    with open_video(path) as source:
+        end = source.seconds(source.span()[1])
     inside = [window for window in windows if window[0] < end]
     return {
         video.window: video
@@ -53,10 +53,10 @@ def decode_in_chunks(
 
 
 def assert_equal(
-    found: dict[Window | None, DecodedVideo], expected: dict[Window | None, DecodedVideo]
+    actual: dict[Window | None, DecodedVideo], expected: dict[Window | None, DecodedVideo]
 ) -> None:
-    assert found.keys() == expected.keys()
-    for window, video in found.items():
+    assert actual.keys() == expected.keys()
+    for window, video in actual.items():
         assert torch.equal(video.frames, expected[window].frames), window
         assert torch.equal(video.seconds, expected[window].seconds), window
         assert (video.thumbnail == expected[window].thumbnail).all(), window

@@ -1,4 +1,4 @@
-"""Functions that workers run in tests. Without torch, which takes two seconds to import."""
+"""Functions that workers run in tests. Does not import torch, which takes two seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def die_on_poison(request: DecodeRequest) -> DecodedVideo:
 
 
 def wait_for_a_kill(request: DecodeRequest) -> DecodedVideo:
-    """Hang while the file is from 1970, else decode it."""
+    """Hang while the modification time of the file is in 1970, else decode the file."""
     if request.video_id == "killed" and file_status(request.path).st_mtime_ns < 10**10:
         time.sleep(60)
     return decode_request(request, SPEC)
@@ -35,5 +35,5 @@ def end_at_once(request: DecodeRequest) -> DecodedVideo:
 
 
 def wrong_type(request: int) -> int:
-    """Return a value that is not of the declared type, and one that is."""
+    """Return a value that does not have the annotated type, or one that has."""
     return "text" if request == 0 else request  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Audio whose format changes in the middle of a stream, as in recordings of broadcasts."""
+"""Audio whose format changes within a stream, as in recordings of broadcasts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def write_adts(path: Path, rate: int, layout: str, frequency: float) -> None:
     "format", [AudioFormat(16_000, "mono"), AudioFormat(48_000, "stereo")], ids=lambda f: f.layout
 )
 def test_both_parts_are_heard(order: tuple[str, str], format: AudioFormat, tmp_path: Path) -> None:
-    # One stream, because each frame of AAC names its own layout.
+    # One stream, since each AAC frame names its layout.
     content = b""
     for name in order:
         write_adts(tmp_path / f"{name}.aac", *PARTS[name])
@@ -65,32 +65,32 @@ def test_both_parts_are_heard(order: tuple[str, str], format: AudioFormat, tmp_p
     assert samples is not None
     assert samples.shape[0] == format.channels
     assert 1.9 < samples.shape[1] / format.rate < 2.3
-    heard = [
+    result = [
         frequency_of(
             samples[0, int(begin * format.rate) : int((begin + 0.6) * format.rate)], format.rate
         )
         for begin in (0.2, 1.3)
     ]
-    assert heard == pytest.approx([PARTS[name][2] for name in order], abs=5)
+    assert result == pytest.approx([PARTS[name][2] for name in order], abs=5)
 
 
 def test_what_remains_of_the_old_format_comes_first() -> None:
-    """A change of rate loses no samples; one that the target format has passes through."""
+    """A change of the rate loses no samples, and samples of the target format pass through."""
     resampler = Resampler(AudioFormat(48_000, "stereo"))
-    converted = [
+    outputs = [
         chunk
         for name in ("stereo", "low", "stereo")
         for chunk in resampler.convert(tone(*PARTS[name]))
     ] + resampler.convert(None)
-    assert {(chunk.sample_rate, chunk.layout.name) for chunk in converted} == {(48_000, "stereo")}
-    assert sum(chunk.samples for chunk in converted) == pytest.approx(3 * 48_000, abs=64)
+    assert {(chunk.sample_rate, chunk.layout.name) for chunk in outputs} == {(48_000, "stereo")}
+    assert sum(chunk.samples for chunk in outputs) == pytest.approx(3 * 48_000, abs=64)
 
 
 def test_a_frame_that_cannot_be_converted_is_left_out() -> None:
     resampler = Resampler(AudioFormat(16_000, "mono"))
-    damaged = tone(*PARTS["mono"])
-    damaged.sample_rate = 0
-    assert resampler.convert(damaged) == []
+    damaged_frame = tone(*PARTS["mono"])
+    damaged_frame.sample_rate = 0
+    assert resampler.convert(damaged_frame) == []
     assert sum(chunk.samples for chunk in resampler.convert(tone(*PARTS["stereo"]))) > 15_000
 
 
@@ -133,7 +133,7 @@ with open(path, "rb") as file, open(sys.argv[2], "wb") as output:
 
 @pytest.mark.parametrize(("channels", "samples"), [(8, 16_000), (64, 0)])
 def test_many_planar_channels_end_no_process(tmp_path: Path, channels: int, samples: int) -> None:
-    """PyAV crashes if the planes of such a frame are read; FFmpeg mixes up to 24 channels down."""
+    """PyAV crashes when it reads the planes of such a frame; FFmpeg can mix down 24 channels."""
     path, rate = tmp_path / "many.mkv", 48_000
     with av.open(str(path), "w") as container:
         video: Any = container.add_stream("mpeg4", rate=10)
@@ -159,8 +159,8 @@ def test_many_planar_channels_end_no_process(tmp_path: Path, channels: int, samp
         text=True,
     )
     assert run.returncode == 0, run.stderr
-    heard = int(run.stdout.split(",")[1].strip(" )\n"))
-    assert heard == pytest.approx(samples, abs=100)
+    result = int(run.stdout.split(",")[1].strip(" )\n"))
+    assert result == pytest.approx(samples, abs=100)
     assert (tmp_path / "stream.mp4").stat().st_size > 1000
 
 

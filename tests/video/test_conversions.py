@@ -1,7 +1,7 @@
-"""Every way from a decoded frame to RGB pixels: each pixel is written, and right.
+"""Conversions of decoded frames to RGB: every pixel is written, with the right value.
 
 The reference is swscale's plain conversion to packed ``rgb24``. Buffers are filled with a sentinel
-before each conversion, twice with different ones: a pixel that is not written would show it.
+before each conversion, in two runs with different sentinels, so unwritten pixels are noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENTINELS = (0x00, 0xAB)
 
 
 def make_frame(width: int, height: int, name: str) -> Any:
-    """A frame of smooth colours and some noise, in the format ``name``."""
+    """Return a frame of smooth colours and some noise, in the format ``name``."""
     generator = np.random.default_rng(width * height)
     rows, columns = np.mgrid[0:height, 0:width]
     ramps = [255 * columns / width, 255 * rows / height, 255 * (rows + columns) / (width + height)]
@@ -41,7 +41,7 @@ def make_frame(width: int, height: int, name: str) -> Any:
 
 
 def poison(width: int, height: int, sentinel: int) -> None:
-    """Leave freed buffers of the converted frame's size behind, full of ``sentinel``."""
+    """Free buffers of the size of the converted frame that are filled with ``sentinel``."""
     frames = [av.VideoFrame(width, height, "gbrp") for _ in range(3)]
     for frame in frames:
         for plane in frame.planes:
@@ -57,7 +57,7 @@ def reference(frame: Any, width: int, height: int) -> Pixels:
 
 
 def convert(frame: Any, short_side: int, size: tuple[int, int], square: bool = False) -> Pixels:
-    """Convert over poisoned memory, once for each sentinel; the results must be equal."""
+    """Convert with poisoned memory for each sentinel; the results must be equal."""
     results = []
     for sentinel in SENTINELS:
         reformatter = VideoReformatter()
@@ -97,17 +97,17 @@ def test_scaled_and_cropped_frames(name: str) -> None:
     for width in range(16, 65, 3):
         for height, size in ((40, 24), (90, 56)):
             frame = make_frame(width, height, name)
-            scaled = pixels.scaled_size(width, height, Fraction(1), size)
-            expected = reference(frame, *scaled)
-            assert_close(convert(frame, size, scaled), expected)
+            scaled_shape = pixels.scaled_size(width, height, Fraction(1), size)
+            expected = reference(frame, *scaled_shape)
+            assert_close(convert(frame, size, scaled_shape), expected)
             top, left = (round((side - size) / 2) for side in expected.shape[1:])
             square = expected[:, top : top + size, left : left + size]
-            assert_close(convert(frame, size, scaled, square=True), square)
+            assert_close(convert(frame, size, scaled_shape, square=True), square)
 
 
 def test_rotated_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = make_frame(40, 24, "yuv420p")
     upright = reference(frame, 40, 24)
-    turned = Orientation(is_transposed=True, flipped_columns=True)
-    monkeypatch.setattr(Orientation, "of", lambda frame: turned)
-    assert_close(convert(frame, 24, (40, 24)), turned.apply(upright))
+    orientation = Orientation(is_transposed=True, flipped_columns=True)
+    monkeypatch.setattr(Orientation, "of", lambda frame: orientation)
+    assert_close(convert(frame, 24, (40, 24)), orientation.apply(upright))

@@ -30,21 +30,21 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(autouse=True)
 def _close_files() -> Iterator[None]:
-    """Closes files that a test left open."""
+    """Close files that a test left open."""
     yield
     OPEN_FILES.close()
 
 
 @pytest.fixture(scope="module", params=list(FILMS))
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each film in its container."""
+    """Return a video in each container."""
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
 
 
 def in_calls(
     path: Path, calls: Sequence[Sequence[Window]], *, keep_open: bool = False
 ) -> dict[Window | None, DecodedVideo]:
-    """Each call asks for some windows at once; those of which too little is left are missing."""
+    """Decode some windows per call; windows with too few frames are missing."""
     options = {"threads": 1, "skip_damaged": True, "thumbnail_size": 24}
     return {
         video.window: video
@@ -57,7 +57,7 @@ def in_calls(
 def test_window_frames_depend_only_on_file_and_window(
     film: Path, seed: int, tmp_path: Path
 ) -> None:
-    """Alone, all at once, in twos from either end, and every other one: holes at many places."""
+    """Decode windows alone, all at once, in pairs from both ends, and every second one."""
     chance = random.Random(seed)
     content = bytearray(film.read_bytes())
     for _ in range(chance.randrange(1, 6)):

@@ -1,4 +1,4 @@
-"""Files whose frame times need decoding: a chunk continues where an earlier one stopped."""
+"""Files whose frame times require decoding: a chunk continues the run of an earlier one."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REORDERED = ("h264.avi", "mpeg4.avi")
 
 @pytest.fixture(autouse=True)
 def _close_files() -> Iterator[None]:
-    """Closes files that a test left open."""
+    """Close files that a test left open."""
     yield
     OPEN_FILES.close()
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All films, written once."""
+    """Write all videos once."""
     folder = tmp_path_factory.mktemp("films")
     return {name: write_numbered(folder / name, FRAMES, **how) for name, how in FILMS.items()}
 
@@ -63,23 +63,23 @@ DAMAGES: dict[str, Callable[[bytearray], bytearray]] = {
 def test_continued_run_equals_decoding_from_the_start(
     films: dict[str, Path], name: str, damage: str, tmp_path: Path
 ) -> None:
-    """Forwards with and without overlap, backwards, in any order, and every other piece.
+    """Chunks in order with and without overlap, backwards, in random order, and every second one.
 
-    Frames are those of the film and the piece alone: what else was asked for changes nothing.
+    The frames depend only on the video and the chunk, not on other chunks.
     """
     path = tmp_path / name
     path.write_bytes(DAMAGES[damage](bytearray(films[name].read_bytes())))
-    mixed = random.Random(1).sample(WINDOWS, len(WINDOWS))
+    shuffled_windows = random.Random(1).sample(WINDOWS, len(WINDOWS))
     apart = [(start, start + 1.5) for start in range(0, 48, 2)]
-    for orders in ([OVERLAPPING], [WINDOWS, WINDOWS[::-1], mixed], [apart, apart[::3]]):
+    for orders in ([OVERLAPPING], [WINDOWS, WINDOWS[::-1], shuffled_windows], [apart, apart[::3]]):
         expected = decode_in_chunks(
             path, keep_open=False, windows=orders[0], at_once=len(orders[0])
         )
         assert len(expected) > 3
         for windows in orders:
-            asked = {window: expected[window] for window in windows if window in expected}
-            assert len(asked) > 3
-            assert_equal(decode_in_chunks(path, keep_open=True, windows=windows), asked)
+            selection = {window: expected[window] for window in windows if window in expected}
+            assert len(selection) > 3
+            assert_equal(decode_in_chunks(path, keep_open=True, windows=windows), selection)
 
 
 def test_run_gives_the_right_frames(films: dict[str, Path]) -> None:
@@ -92,10 +92,10 @@ def test_alternating_between_two_files(films: dict[str, Path]) -> None:
     expected = {name: decode_in_chunks(films[name], keep_open=False) for name in REORDERED}
     for window in WINDOWS:
         for name in REORDERED:
-            (found,) = decode_windows(
+            (video,) = decode_windows(
                 films[name], SPEC, [window], threads=1, thumbnail_size=24, keep_open=True
             )
-            assert_equal({window: found}, {window: expected[name][window]})
+            assert_equal({window: video}, {window: expected[name][window]})
             assert sum(open_files(other) for other in REORDERED if other != name) == 0
 
 
@@ -103,23 +103,23 @@ def test_alternating_between_two_files(films: dict[str, Path]) -> None:
 def test_each_run_decodes_the_file_once(
     films: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the start for each of six pieces it would be three times the film."""
-    sent = []
+    """Decoding each of six chunks from the start would take three times as many frames."""
+    sent_packets = []
     original = VideoSource.send
 
     def send(self: VideoSource, packet: Any, *, keep: bool = True) -> list[Any]:
-        sent.append(packet)
+        sent_packets.append(packet)
         return original(self, packet, keep=keep)
 
     monkeypatch.setattr(VideoSource, "send", send)
     decode_in_chunks(films[name], keep_open=True, windows=OVERLAPPING)
-    assert FRAMES < len(sent) < 2 * FRAMES + 20
-    sent.clear()
+    assert FRAMES < len(sent_packets) < 2 * FRAMES + 20
+    sent_packets.clear()
     decode_in_chunks(films[name], keep_open=True, windows=WINDOWS)
-    assert len(sent) < FRAMES + 20
-    sent.clear()
+    assert len(sent_packets) < FRAMES + 20
+    sent_packets.clear()
     decode_in_chunks(films[name], keep_open=False, windows=WINDOWS)
-    assert len(sent) > 3 * FRAMES
+    assert len(sent_packets) > 3 * FRAMES
 
 
 def test_keeps_at_most_two_runs(films: dict[str, Path]) -> None:
@@ -146,8 +146,8 @@ def test_run_of_a_changed_file_is_dropped(films: dict[str, Path], tmp_path: Path
 def test_file_changed_during_a_run_leaves_no_run(films: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "film.avi"
     path.write_bytes(films["h264.avi"].read_bytes())
-    with open_video(path, threads=1, keep_open=True) as opened:
-        with opened.decoded_run(0) as run:
+    with open_video(path, threads=1, keep_open=True) as source:
+        with source.decoded_run(0) as run:
             assert next(run.pick([0]))[1] is not None
             path.write_bytes(films["h264.avi"].read_bytes())
         assert open_files(path.name) == 1
@@ -165,9 +165,9 @@ def test_run_of_a_deleted_file_is_closed(films: dict[str, Path], tmp_path: Path)
 
 
 def test_run_knows_which_times_it_passed(films: dict[str, Path]) -> None:
-    """Any moment that it can still show is shown as by one from the start."""
-    with open_video(films["mpeg4.avi"], threads=1) as opened:
-        run = DecodedRun(opened)
+    """For any time it has not passed, a run returns the same frame as one from the start."""
+    with open_video(films["mpeg4.avi"], threads=1) as source:
+        run = DecodedRun(source)
         assert run.can_show(0)
         list(run.pick([500]))
         assert run.can_show(500)
@@ -175,6 +175,6 @@ def test_run_knows_which_times_it_passed(films: dict[str, Path]) -> None:
         ((_, again),) = run.pick([500])
         ((_, last),) = run.pick([10**6])
         assert run.can_show(10**6)
-        (_, fresh), (_, end) = DecodedRun(opened).pick([500, 10**6])
+        (_, fresh), (_, end) = DecodedRun(source).pick([500, 10**6])
     assert (again.pts, last.pts) == (fresh.pts, end.pts)
     assert (again.to_ndarray() == fresh.to_ndarray()).all()

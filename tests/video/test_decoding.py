@@ -60,7 +60,7 @@ KINDS = {
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One file of 60 numbered frames, 25 a second, of each kind."""
+    """Write a file of 60 numbered frames, 25 per second, of each kind."""
     folder = tmp_path_factory.mktemp("videos")
     for name, options in KINDS.items():
         write_numbered(folder / name, 60, **options)
@@ -118,13 +118,15 @@ def test_any_sampling_equals_picking_from_all_frames(files: Path, name: str) -> 
         length = (end - Fraction(window[0])) / (2 * num_frames)
         for place in range(num_frames):
             target = Fraction(window[0]) + (2 * place + 1) * length
-            # Borders of frames are known to half a millisecond only.
-            allowed = {
+            # Times of frames are exact to half a millisecond only.
+            allowed_numbers = {
                 max((time for time in times if time <= target + shift), default=times[0])
                 for shift in (-Fraction(1, 1999), Fraction(1, 1999))
             }
-            shown = video.frames[place].permute(1, 2, 0).numpy().astype(int)
-            differences = [np.abs(pictures[time].astype(int) - shown).mean() for time in allowed]
+            image = video.frames[place].permute(1, 2, 0).numpy().astype(int)
+            differences = [
+                np.abs(pictures[time].astype(int) - image).mean() for time in allowed_numbers
+            ]
             assert min(differences) < 4
 
 
@@ -169,18 +171,18 @@ def test_a_single_frame_is_repeated(tmp_path: Path, name: str, code: str) -> Non
 
 def test_short_videos_repeat_mask_or_blank(tmp_path: Path) -> None:
     path = write_numbered(tmp_path / "three.mp4", 3)
-    repeated = decode(path, SPEC)
-    assert read_numbers(repeated.frames) == [0, 0, 1, 1, 1, 2, 2]
-    assert repeated.mask.all()
+    with_repeats = decode(path, SPEC)
+    assert read_numbers(with_repeats.frames) == [0, 0, 1, 1, 1, 2, 2]
+    assert with_repeats.mask.all()
     last = decode(path, replace(SPEC, short="repeat_last"))
     assert read_numbers(last.frames) == [0, 1, 2, 2, 2, 2, 2]
-    spread = decode(path, replace(SPEC, short="spread"))
-    assert read_numbers(spread.frames) == [0, 0, 0, 1, 1, 1, 2]
+    with_spacing = decode(path, replace(SPEC, short="spread"))
+    assert read_numbers(with_spacing.frames) == [0, 0, 0, 1, 1, 1, 2]
     assert last.mask.all()
-    assert spread.mask.all()
-    masked = decode(path, replace(SPEC, short="mask"))
-    assert read_numbers(masked.frames) == [0, 1, 2, 2, 2, 2, 2]
-    assert masked.mask.tolist() == [True] * 3 + [False] * 4
+    assert with_spacing.mask.all()
+    with_mask = decode(path, replace(SPEC, short="mask"))
+    assert read_numbers(with_mask.frames) == [0, 1, 2, 2, 2, 2, 2]
+    assert with_mask.mask.tolist() == [True] * 3 + [False] * 4
     blank = decode(path, replace(SPEC, short="zeros"))
     assert blank.mask.all()
     assert read_numbers(blank.frames)[:3] == [0, 1, 2]
@@ -204,9 +206,9 @@ def test_per_second_sampling(
     assert read_numbers(decode(path, replace(spec, num_frames=10)).frames) == [
         25 * second for second in range(10)
     ]
-    chosen = np.linspace(0, 9, 4, dtype=int)
-    thinned = decode(path, replace(spec, num_frames=4))
-    assert read_numbers(thinned.frames) == [25 * second for second in chosen]
+    positions = np.linspace(0, 9, 4, dtype=int)
+    subset = decode(path, replace(spec, num_frames=4))
+    assert read_numbers(subset.frames) == [25 * second for second in positions]
     short = decode(path, replace(spec, num_frames=12))
     assert short.mask.tolist() == [True] * 10 + [False] * 2
     inside = decode(path, replace(spec, num_frames=3), window=(2.0, 5.0))
@@ -216,7 +218,7 @@ def test_per_second_sampling(
 def test_whole_rate_sampling(
     tmp_path: Path,
 ) -> None:
-    """At 29.97 frames a second n is 29: the last frames of a video fall out of step."""
+    """At 29.97 frames per second, n is 29, so frames drift from whole seconds."""
     times = [1001 * number for number in range(300)]
     path = write_numbered(
         tmp_path / "a.mp4", 300, fps=30, times=times, time_base=Fraction(1, 30000)
@@ -225,17 +227,17 @@ def test_whole_rate_sampling(
     assert read_numbers(decode(path, replace(spec, num_frames=11)).frames) == [
         29 * second for second in range(11)
     ]
-    chosen = np.linspace(0, 10, 4, dtype=int)
-    thinned = decode(path, replace(spec, num_frames=4))
-    assert read_numbers(thinned.frames) == [29 * second for second in chosen]
-    # A window of whole seconds gives its last second too: 0 to 3 are four frames.
+    positions = np.linspace(0, 10, 4, dtype=int)
+    subset = decode(path, replace(spec, num_frames=4))
+    assert read_numbers(subset.frames) == [29 * second for second in positions]
+    # A window of whole seconds includes its last second: 0 to 3 are four frames.
     inside = decode(path, replace(spec, num_frames=6), window=(0.0, 3.0))
     assert read_numbers(inside.frames)[:4] == [0, 29, 58, 87]
     assert inside.mask.all()  # zeros count as real
     by_time = decode(path, replace(spec, num_frames=11, sampling="per_second"))
     assert read_numbers(by_time.frames)[:3] == [0, 30, 60]
-    rounded = decode(path, replace(spec, num_frames=10, sampling="rounded_rate"))
-    assert read_numbers(rounded.frames) == [30 * second for second in range(10)]
+    by_rounded_rate = decode(path, replace(spec, num_frames=10, sampling="rounded_rate"))
+    assert read_numbers(by_rounded_rate.frames) == [30 * second for second in range(10)]
 
 
 def test_sampling_by_counted_frames(tmp_path: Path) -> None:
@@ -273,16 +275,16 @@ def test_pixels_are_close_to_a_bicubic_resize_of_the_full_frame(tmp_path: Path) 
     decoding.write_video(path, picture[None].repeat(3, axis=0), 25, options={"crf": "10"})
     with av.open(str(path)) as container:
         full = next(container.decode(video=0)).to_image()
-    cropped = decode(path, FrameSpec(num_frames=1, size=112)).frames[0].permute(1, 2, 0).numpy()
-    scaled = full.resize((112 * 480 // 270, 112), Image.Resampling.BICUBIC)
-    left = round((scaled.width - 112) / 2)
-    reference = np.asarray(scaled.crop((left, 0, left + 112, 112)))
-    # Plain RGB conversion rounds down, about one grey level; ours rounds to nearest.
-    assert np.abs(cropped.astype(int) - reference).mean() < 2
+    crop = decode(path, FrameSpec(num_frames=1, size=112)).frames[0].permute(1, 2, 0).numpy()
+    scaled_image = full.resize((112 * 480 // 270, 112), Image.Resampling.BICUBIC)
+    left = round((scaled_image.width - 112) / 2)
+    reference = np.asarray(scaled_image.crop((left, 0, left + 112, 112)))
+    # Plain RGB conversion rounds down, by about one grey value; ours rounds to nearest.
+    assert np.abs(crop.astype(int) - reference).mean() < 2
     spec = FrameSpec(num_frames=1, size=112, resize="stretch")
-    stretched = decode(path, spec).frames[0].permute(1, 2, 0).numpy()
+    stretched_pixels = decode(path, spec).frames[0].permute(1, 2, 0).numpy()
     reference = np.asarray(full.resize((112, 112), Image.Resampling.BICUBIC))
-    assert np.abs(stretched.astype(int) - reference).mean() < 2
+    assert np.abs(stretched_pixels.astype(int) - reference).mean() < 2
 
 
 def test_respects_pixel_aspect_ratio(tmp_path: Path) -> None:
@@ -291,14 +293,18 @@ def test_respects_pixel_aspect_ratio(tmp_path: Path) -> None:
         stream = container.add_stream("libx264", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
         stream.codec_context.sample_aspect_ratio = Fraction(2)
-        shown = Image.fromarray(videos.picture(5, 128, 64)).resize((64, 64))
-        frame = av.VideoFrame.from_image(shown)
+        image = Image.fromarray(videos.picture(5, 128, 64)).resize((64, 64))
+        frame = av.VideoFrame.from_image(image)
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert read_numbers(decode(path, replace(SPEC, num_frames=1)).frames) == [5]
-    stored = decode(path, replace(SPEC, num_frames=1, square_pixels=True)).frames[0]
-    squeezed = torch.from_numpy(np.array(shown.resize((SPEC.size, SPEC.size)))).permute(2, 0, 1)
-    assert (stored.int() - squeezed.int()).abs().float().mean() < 8  # the codec and no crop
+    stored_pixels = decode(path, replace(SPEC, num_frames=1, square_pixels=True)).frames[0]
+    squeezed_pixels = torch.from_numpy(np.array(image.resize((SPEC.size, SPEC.size)))).permute(
+        2, 0, 1
+    )
+    assert (
+        stored_pixels.int() - squeezed_pixels.int()
+    ).abs().float().mean() < 8  # the codec and no crop
 
 
 def test_window_outside_the_video_is_refused(files: Path) -> None:
@@ -321,9 +327,9 @@ def test_probe_reads_properties(files: Path) -> None:
 
 
 def test_recognises_videos_by_content(files: Path, tmp_path: Path) -> None:
-    disguised = tmp_path / "holiday.txt"
-    disguised.write_bytes((files / "h264.mp4").read_bytes())
-    assert is_video(disguised)
+    text_file = tmp_path / "holiday.txt"
+    text_file.write_bytes((files / "h264.mp4").read_bytes())
+    assert is_video(text_file)
     text = tmp_path / "film.mp4"
     text.write_text("not a film\n" * 50)
     assert not is_video(text)
@@ -357,10 +363,10 @@ def test_long_file_is_exact_without_decoding_all_of_it(
 
 
 def test_nothing_is_written_to_the_terminal(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    broken = bytearray((files / "h264.mkv").read_bytes())
-    broken[len(broken) // 2 : len(broken) // 2 + 50] = os.urandom(50)
+    content = bytearray((files / "h264.mkv").read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 50] = os.urandom(50)
     path = files / "noise.mkv"
-    path.write_bytes(broken)
+    path.write_bytes(content)
     with contextlib.suppress(VideoDecodeError):
         decode(path, SPEC)
     assert capfd.readouterr() == ("", "")
@@ -371,18 +377,18 @@ def test_overlapping_windows_decode_no_packet_twice(
 ) -> None:
     path = write_numbered(tmp_path / "long.mp4", 750)
     windows = [(start / 2, start / 2 + 2.0) for start in range(56)]
-    sent = []
+    sent_packets = []
     original = decoding.VideoSource.send
 
     def counting(source: decoding.VideoSource, packet: Any, *, keep: bool = True) -> list[object]:
-        sent.append(packet.pts if packet is not None else None)
+        sent_packets.append(packet.pts if packet is not None else None)
         return original(source, packet, keep=keep)
 
     monkeypatch.setattr(decoding.VideoSource, "send", counting)
     for window, video in zip(windows, decode_windows(path, SPEC, windows), strict=True):
         start, end = (Fraction(second) * 25 for second in window)
         assert read_numbers(video.frames) == expected_numbers(750, 7, start, end)
-    packets = [time for time in sent if time is not None]
+    packets = [time for time in sent_packets if time is not None]
     assert len(packets) == len(set(packets)) <= 750
 
 
@@ -392,8 +398,8 @@ def test_yields_windows_before_decoding_the_rest(tmp_path: Path) -> None:
     videos_of_windows = decode_windows(path, SPEC, windows)
     assert next(videos_of_windows).window == windows[0]
     videos_of_windows.close()
-    unsorted = [video.window for video in decode_windows(path, SPEC, [windows[9], windows[2]])]
-    assert unsorted == [windows[2], windows[9]]
+    order = [video.window for video in decode_windows(path, SPEC, [windows[9], windows[2]])]
+    assert order == [windows[2], windows[9]]
 
 
 def test_impossible_specs_are_refused() -> None:

@@ -21,7 +21,7 @@ CODES = {"a.mp4": "h264", "a.mkv": "h264", "b.mp4": "hevc", "c.webm": "vp9", "d.
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sound videos in several containers, to be damaged."""
+    """Write intact videos in several containers, for tests that damage them."""
     folder = tmp_path_factory.mktemp("whole")
     for name, code in CODES.items():
         options = {"movflags": "+faststart"} if name.endswith("mp4") else {}
@@ -82,10 +82,10 @@ def test_undecodable_file_raises_with_name_and_cause(
         lambda: probe(path),
         lambda: read_frame_images(FramesRequest(str(path), (0.5,), 64)),
     ):
-        with pytest.raises(VideoDecodeError, match=CAUSES[kind]) as caught:
+        with pytest.raises(VideoDecodeError, match=CAUSES[kind]) as info:
             attempt()
-        assert caught.value.path == path
-        assert str(path) in str(caught.value)
+        assert info.value.path == path
+        assert str(path) in str(info.value)
     assert not is_video(path)
 
 
@@ -98,8 +98,8 @@ def test_truncated_file_is_sampled_over_its_readable_part(tmp_path: Path, whole:
         last = numbers[-1] + (numbers[1] - numbers[0]) // 2 + 1
         assert numbers[-1] < 150 * 0.9
         assert all(
-            abs(number - wanted) <= 2
-            for number, wanted in zip(numbers, expected_numbers(last, 7), strict=True)
+            abs(number - target) <= 2
+            for number, target in zip(numbers, expected_numbers(last, 7), strict=True)
         )
         fast = decode(path, FrameSpec(num_frames=7, size=64, fast=True))
         assert all(0 <= number <= last for number in read_numbers(fast.frames))
@@ -112,7 +112,7 @@ def test_corrupted_bytes_give_correct_frames_or_an_error(
 ) -> None:
     generator = random.Random(seed)
     content = bytearray((whole / name).read_bytes())
-    # Damaged tables at the front of an MP4 may only move frames in time, which nobody can see.
+    # Damaged tables at the start of an MP4 may only move frames in time, which is invisible.
     pictures = content.index(b"mdat") if name.endswith("mp4") else len(content) // 3
     for _ in range(1 + 3 * seed):
         place = generator.randrange(pictures, len(content))
@@ -144,8 +144,8 @@ def test_nearest_undamaged_frames_replace_damaged_ones(tmp_path: Path, whole: Pa
     video = decode(path, SPEC)
     numbers = read_numbers(video.frames)
     assert numbers == (video.seconds * 25).round().int().tolist()
-    wanted = expected_numbers(150, 7)
-    off = max(abs(a - b) for a, b in zip(numbers, wanted, strict=True)) / 25
+    target = expected_numbers(150, 7)
+    off = max(abs(a - b) for a, b in zip(numbers, target, strict=True)) / 25
     assert off > 0
     assert abs(video.largest_error - off) < 1e-6
 
@@ -159,9 +159,9 @@ def test_skips_damaged_windows(tmp_path: Path, whole: Path) -> None:
     windows = [(second, second + 0.8) for second in range(6)]
     with pytest.raises(VideoDecodeError, match="could be decoded"):
         list(decode_windows(path, SPEC, windows))
-    left = list(decode_windows(path, SPEC, windows, skip_damaged=True))
-    assert 1 <= len(left) < 6
-    for video in left:
+    remaining_videos = list(decode_windows(path, SPEC, windows, skip_damaged=True))
+    assert 1 <= len(remaining_videos) < 6
+    for video in remaining_videos:
         assert read_numbers(video.frames) == (video.seconds * 25).round().int().tolist()
 
 
@@ -177,9 +177,9 @@ def test_odd_metadata_does_not_stop_decoding(tmp_path: Path) -> None:
             if packet.dts is not None:
                 packet.stream = stream
                 target.mux(packet)
-    damaged = (tmp_path / "t.mkv").read_bytes().replace(b"TITLETITLE", b"\xff\xfe\xe9\xa0TITLE\xff")
+    content = (tmp_path / "t.mkv").read_bytes().replace(b"TITLETITLE", b"\xff\xfe\xe9\xa0TITLE\xff")
     path = tmp_path / "odd.mkv"
-    path.write_bytes(damaged)
+    path.write_bytes(content)
     assert read_numbers(decode(path, SPEC).frames) == expected_numbers(30, 7)
 
 

@@ -1,4 +1,4 @@
-"""Dropping unreferenced frames undecoded changes no other frame."""
+"""Skipping unreferenced frames does not change other frames."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """One number for each packet that is sent: how many frames came out."""
+def num_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of decoded frames for each packet."""
     counts: list[int] = []
     send = VideoReader.send
 
-    def counted(self: VideoReader, packet: Any, *, keep: bool = True) -> list[Any]:
+    def count_frames(self: VideoReader, packet: Any, *, keep: bool = True) -> list[Any]:
         frames = send(self, packet, keep=keep)
         counts.append(len(frames))
         return frames
 
-    monkeypatch.setattr(VideoReader, "send", counted)
+    monkeypatch.setattr(VideoReader, "send", count_frames)
     return counts
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropping_unreferenced_frames_changes_no_other(
-    kind: str, tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, num_decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, options = KINDS[kind]
     write_numbered(tmp_path / name, 150, **options)
     windows = [(0.0, 2.0), (1.5, 3.5), (4.0, 6.0)]
-    found = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
-    dropped = sum(decoded)
-    decoded.clear()
+    actual = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
+    total = sum(num_decoded)
+    num_decoded.clear()
     monkeypatch.setattr("eaglenet.video.reader.SAFE_TO_DROP", ())
     monkeypatch.setattr("eaglenet.video.reader.has_one_layer", lambda extradata: False)
     plain = list(decode_windows(tmp_path / name, SPEC, windows, threads=1))
-    assert dropped < 0.8 * sum(decoded)
-    for mine, its in zip(found, plain, strict=True):
+    assert total < 0.8 * sum(num_decoded)
+    for mine, its in zip(actual, plain, strict=True):
         assert torch.equal(mine.frames, its.frames)
         assert mine.largest_error == 0
-    assert read_numbers(found[0].frames) == [5, 15, 25, 35, 45]
+    assert read_numbers(actual[0].frames) == [5, 15, 25, 35, 45]
 
 
-def test_drops_nothing_with_temporal_layers(tmp_path: Path, decoded: list[int]) -> None:
+def test_drops_nothing_with_temporal_layers(tmp_path: Path, num_decoded: list[int]) -> None:
     params = {"x265-params": HEVC + "temporal-layers=2"}
     write_numbered(tmp_path / "layers.mp4", 60, code="hevc", options=params)
-    found = decode(tmp_path / "layers.mp4", SPEC, window=(0.0, 2.4), threads=1)
-    assert read_numbers(found.frames) == [6, 18, 30, 42, 54]
-    assert sum(decoded) > 0.8 * 60
+    actual = decode(tmp_path / "layers.mp4", SPEC, window=(0.0, 2.4), threads=1)
+    assert read_numbers(actual.frames) == [6, 18, 30, 42, 54]
+    assert sum(num_decoded) > 0.8 * 60
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Decoded frames, of megabytes each, are freed as soon as possible."""
+"""Decoded frames, which take megabytes each, are freed early."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_converted_frame_is_freed(tmp_path: Path, rotation: int) -> None:
         before = sys.getrefcount(frame)
         pixels.to_square(frame, 16, "crop", reformatter)
         pixels.to_short_side(frame, 24, reformatter, Fraction(1))
-        # One more would be the frame's own, which only the cyclic collector ends.
+        # Another reference would be the frame's own, which only the cyclic collector removes.
         assert sys.getrefcount(frame) == before
 
 
@@ -44,12 +44,12 @@ def test_frames_between_targets_are_freed(tmp_path: Path, options: dict[str, str
 
         picker.collect = watch  # type: ignore[method-assign]
         targets = [source.zero + number * frame_ticks for number in (4, 31, 31, 70, 115)]
-        found = [
+        actual = [
             (position, frame.pts)
             for place, target in enumerate(targets)
             for position, frame in picker.pick(target, place)
         ]
-        found += [(position, frame.pts) for position, frame in picker.finish()]
-    assert sorted(found) == list(enumerate(targets))
+        actual += [(position, frame.pts) for position, frame in picker.finish()]
+    assert sorted(actual) == list(enumerate(targets))
     # What the decoder has shown by the time it gives a wanted one; 25 and more lie in between.
     assert most <= 10

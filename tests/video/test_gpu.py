@@ -1,4 +1,4 @@
-"""Decoding on a GPU, as far as a machine without one can show it."""
+"""Decoding on a GPU, as far as it can be tested without one."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def test_what_the_gpu_does_not_decode_is_decoded_on_the_cpu(
 
     monkeypatch.setattr(gpu, "_accelerator", object())
     monkeypatch.setattr(decoding, "_decode_clips", decode_on_gpu)
-    decoded = decoding.decode_clips(request, SPEC)
+    result = decoding.decode_clips(request, SPEC)
     assert calls == [True, False]
-    for clip, same in zip(decoded.clips, expected.clips, strict=True):
+    for clip, same in zip(result.clips, expected.clips, strict=True):
         assert isinstance(clip, ClipFrames)
         assert isinstance(same, ClipFrames)
         assert (clip.pixels == same.pixels).all()

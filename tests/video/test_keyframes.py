@@ -24,12 +24,12 @@ def numbers(
     spec: FrameSpec = SPEC,
     overlap: float = 0.0,
 ) -> dict[Window | None, list[int]]:
-    """Distinct numbers of the frames of each window that keyframes gave."""
+    """Return the distinct frame numbers of each window that keyframes represent."""
     videos = list(decode_keyframe_windows(path, spec, windows, thumbnail_size=32, overlap=overlap))
     assert all(video.thumbnail is not None for video in videos)
     for video in videos:
-        shown = [round(float(second) * 25) for second in video.times]
-        assert read_numbers(video.frames) == shown
+        frame_numbers = [round(float(second) * 25) for second in video.times]
+        assert read_numbers(video.frames) == frame_numbers
         assert list(video.times) == sorted(video.times)
     return {video.window: sorted(set(read_numbers(video.frames))) for video in videos}
 
@@ -51,10 +51,10 @@ def test_each_window_gets_the_keyframes_nearest_to_two_times(
     path = write_numbered(tmp_path / name, 250, code=code)
     if code == "intra":  # Every frame is a keyframe.
         expected = {(0.0, 4.0): [25, 75], (3.0, 7.0): [100, 150], (6.0, 10.0): [175, 225]}
-    else:  # Every 30th is: at 0, 1.2, 2.4, 3.6 ... 9.6 s.
+    else:  # Every 30th frame is a keyframe: at 0, 1.2, 2.4, 3.6 ... 9.6 s.
         expected = {(0.0, 4.0): [30, 60], (3.0, 7.0): [90, 150], (6.0, 10.0): [180, 210]}
     assert numbers(path) == expected
-    # A window does not depend on those it is decoded with.
+    # A window does not depend on other windows of the call.
     for window in WINDOWS:
         assert numbers(path, [window]) == {window: expected[window]}
 
@@ -107,7 +107,7 @@ def test_times_of_a_variable_frame_rate_are_those_of_the_file(tmp_path: Path) ->
         for number, second in zip(read_numbers(video.frames), video.times, strict=True):
             assert times[number] == round(float(second) * 25)
             assert number % 10 == 0
-        # Both are in the window, and their middles are at most a group of frames apart.
+        # Both lie in the window; their middles are at most one group of frames apart.
         assert window[0] <= video.times.min() <= video.times.max() <= window[1]
         assert abs(video.times.mean() - exact[window].times.mean()) < 1.0
 
@@ -126,24 +126,24 @@ def test_masked_frames_and_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             return []
         return send(self, packet, **options)
 
-    with decoding.open_video(path) as opened:
-        packets = dict(enumerate(sorted(packet.pts for packet in opened.packets())))
+    with decoding.open_video(path) as video_source:
+        packets = dict(enumerate(sorted(packet.pts for packet in video_source.packets())))
     monkeypatch.setattr(source.VideoSource, "send", fail)
     assert list(numbers(path)) == [(0.0, 4.0), (6.0, 10.0)]
 
 
 def test_only_keyframes_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_numbered(tmp_path / "film.mp4", 250)
-    sent = []
+    sent_packets = []
     send = source.VideoSource.send
 
     def count(self: source.VideoSource, packet: Any, **options: Any) -> list[Any]:
         if packet is not None:
-            sent.append(packet.is_keyframe)
+            sent_packets.append(packet.is_keyframe)
         return send(self, packet, **options)
 
     monkeypatch.setattr(source.VideoSource, "send", count)
     overlapping = [(0.0, 4.0), (0.5, 4.5), (1.0, 5.0), (6.0, 10.0)]
     distinct = {number for each in numbers(path, overlapping).values() for number in each}
-    assert all(sent)
-    assert len(sent) == len(distinct) == 5
+    assert all(sent_packets)
+    assert len(sent_packets) == len(distinct) == 5

@@ -1,4 +1,4 @@
-"""Replies of workers as binary messages: values arrive unchanged, and other bytes are errors."""
+"""Replies of workers as binary messages: values do not change, and other bytes are errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sample(size: int) -> Sample:
 
 
 def through_socket(parts: list[bytes | memoryview], layout: Any) -> Any:
-    """Send a message through a socket that holds far less, and receive it."""
+    """Send a message through a socket with a much smaller buffer, and receive it."""
     ours, theirs = socket.socketpair()
 
     def send() -> None:
@@ -77,15 +77,15 @@ def through_socket(parts: list[bytes | memoryview], layout: Any) -> Any:
 def test_values_arrive_unchanged(size: int) -> None:
     layout, value = layout_of(Sample), sample(size)
     parts = pack(layout, value)
-    received = through_socket(parts, layout)
+    result = through_socket(parts, layout)
     for name in ("name", "number", "span", "content", "parts", "pair", "words"):
-        assert getattr(received, name) == getattr(value, name)
-        assert type(getattr(received, name)) is type(getattr(value, name))
+        assert getattr(result, name) == getattr(value, name)
+        assert type(getattr(result, name)) is type(getattr(value, name))
     for name in ("pixels", "times", "is_real"):
-        array, original = getattr(received, name), getattr(value, name)
+        array, original = getattr(result, name), getattr(value, name)
         assert array.dtype == original.dtype
         assert np.array_equal(array, original)
-        array[:] = 0  # Its own memory.
+        array[:] = 0  # The array owns its memory.
 
 
 def test_large_arrays_are_sent_without_a_copy() -> None:
@@ -147,11 +147,11 @@ def test_a_message_larger_than_the_limit_is_refused() -> None:
 
 
 def test_names_of_types_are_resolved() -> None:
-    """``NDArray`` is a name of the ``type`` statement in numpy 2.5 on Python 3.12."""
+    """In numpy 2.5 on Python 3.12, ``NDArray`` is an alias of a ``type`` statement."""
     alias = pytest.importorskip("typing_extensions").TypeAliasType
     scalar = TypeVar("scalar", bound=np.generic)
     array = alias("array", np.ndarray[tuple[int, ...], np.dtype[scalar]], type_params=(scalar,))
     layout = layout_of(array[np.uint8] | None)
     for value in (np.arange(5, dtype=np.uint8), None):
-        found = through_socket(pack(layout, value), layout)
-        assert found is None if value is None else np.array_equal(found, value)
+        actual = through_socket(pack(layout, value), layout)
+        assert actual is None if value is None else np.array_equal(actual, value)

@@ -1,4 +1,4 @@
-"""Frames that the authors' readers choose, and those of the frame spec of the same method.
+"""Frames that the authors' readers sample, compared with those of the method's frame spec.
 
 `golden/other/frames.json` has the indices that the official code computes for a number of frames
 and a frame rate; a list shorter than ``num_frames`` is padded there. Code that compares times reads
@@ -79,7 +79,7 @@ def test_frames_are_those_of_the_official_reader(method: str) -> None:
             assert spec.square_pixels
 
 
-# Widths and heights, and what ClipBERT's code makes of them at 448 pixels.
+# Widths and heights, and their sizes at 448 pixels in ClipBERT's code.
 PADDED = {
     (320, 240): (448, 336), (640, 360): (448, 252), (480, 640): (336, 448), (202, 360): (251, 448),
     (853, 480): (448, 252), (7, 50): (62, 448), (100, 100): (448, 448), (854, 480): (448, 251),

@@ -1,4 +1,4 @@
-"""Files that stay open between chunks: same frames, and few reads of each byte."""
+"""Files that stay open between chunks: the frames are equal, and each byte is read few times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chunks import FRAMES, WINDOWS, assert_equal, damaged, decode_in_chunks, open_files
+from chunks import FRAMES, WINDOWS, assert_equal, decode_in_chunks, open_files, write_damaged
 from videos import read_numbers, write_numbered
 
 from eaglenet.video import source as sources
@@ -31,7 +31,7 @@ from sampling import one_in, slow
 
 @pytest.fixture(autouse=True)
 def _close_files() -> Iterator[None]:
-    """Closes files that a test left open."""
+    """Close files that a test left open."""
     yield
     OPEN_FILES.close()
 
@@ -41,13 +41,13 @@ def open_group(path: Path) -> Path:
     return write_numbered(path, FRAMES, options=options, with_audio=True)
 
 
-def fragmented(path: Path) -> Path:
+def write_fragmented(path: Path) -> Path:
     container = {"movflags": "frag_keyframe+empty_moov"}
     return write_numbered(path, FRAMES, container_options=container)
 
 
 def edit_list(path: Path) -> Path:
-    """Frames that are reordered and begin late, which MP4 tells in a list of edits."""
+    """Write reordered frames that begin late, for which MP4 has an edit list."""
     times = [number + 7 for number in range(FRAMES)]
     return write_numbered(path, FRAMES, times=times, time_base=Fraction(1, 25), with_audio=True)
 
@@ -60,7 +60,7 @@ def restarting_times(path: Path) -> Path:
 
 @functools.cache
 def plain_content(suffix: str) -> bytes:
-    """Many tests begin with it, and its sound takes a second to encode."""
+    """Return the content of a file whose sound takes a second to encode."""
     with tempfile.TemporaryDirectory() as folder:
         film = write_numbered(Path(folder) / f"plain{suffix}", FRAMES, with_audio=True)
         return film.read_bytes()
@@ -86,7 +86,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
     "plain.nut": plain,
     "open group.mkv": open_group,
     "open group.ts": open_group,
-    "fragments.mp4": fragmented,
+    "fragments.mp4": write_fragmented,
     "edits.mp4": edit_list,
     "twice.ts": restarting_times,
     "vp9.webm": vp9,
@@ -96,7 +96,7 @@ FILMS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.fixture(scope="module", params=one_in(2, FILMS))
 def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each film in its container."""
+    """Return a video in each container."""
     return FILMS[request.param](tmp_path_factory.mktemp("films") / request.param)
 
 
@@ -111,9 +111,9 @@ def test_open_file_gives_the_same_frames_as_a_reopened_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Forwards and backwards; also for files that are too large to be scanned."""
+    """In order and backwards, including files that are too large to be scanned."""
     monkeypatch.setattr(sources, "SCAN_BYTES", scan_limit)
-    path = film if is_whole else damaged(film, tmp_path / film.name)
+    path = film if is_whole else write_damaged(film, tmp_path / film.name)
     if film.name == "edits.mp4" and not is_whole:
         pytest.skip("an MP4 whose index is cut off cannot be opened")
     if film.name == "fragments.mp4" and not is_whole and not scan_limit:
@@ -137,20 +137,20 @@ def test_truncated_file_gives_the_right_frames(tmp_path: Path) -> None:
 def test_all_chunks_together_read_the_file_a_few_times(
     tmp_path: Path, name: str, is_whole: bool
 ) -> None:
-    """Reading from the start for each of 24 pieces would be 12 times the file and more."""
+    """Reading each of 24 chunks from the start would read more than 12 times the file."""
     path = write_busy(tmp_path / name, 96)
     if not is_whole:
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 9 // 10])
     before = bytes_read()
-    found = decode_in_chunks(
+    decoded_videos = decode_in_chunks(
         path, keep_open=True, windows=[(at, at + 2.0) for at in range(0, 96, 2)]
     )
-    assert len(found) > 40
+    assert len(decoded_videos) > 40
     assert bytes_read() - before < 8 * path.stat().st_size
 
 
 def write_busy(path: Path, seconds: int) -> Path:
-    """A film of some megabytes: a noisy scene that moves."""
+    """Write a video of a few megabytes: a noisy scene that moves."""
     generator = np.random.default_rng(0)
     count = seconds * 25
     scene = generator.integers(0, 256, (3, 48, 64 + count), dtype=np.uint8)
@@ -168,7 +168,7 @@ def test_keeps_at_most_two_readers_of_one_file(tmp_path: Path) -> None:
     first, second = plain(tmp_path / "first.mkv"), plain(tmp_path / "second.ts")
     decode_in_chunks(first, keep_open=False)
     assert open_files(first.name) == 0
-    decode_in_chunks(damaged(first, tmp_path / "damaged.mkv"), keep_open=True)
+    decode_in_chunks(write_damaged(first, tmp_path / "damaged.mkv"), keep_open=True)
     assert 1 <= open_files("damaged.mkv") <= 2
     decode_in_chunks(second, keep_open=True)
     assert open_files("damaged.mkv") == 0
@@ -178,7 +178,7 @@ def test_keeps_at_most_two_readers_of_one_file(tmp_path: Path) -> None:
 
 
 def test_replaced_file_is_reopened(tmp_path: Path) -> None:
-    """Of the same length and time, too."""
+    """Even a file of the same size and modification time."""
     path, other = plain(tmp_path / "a.mkv"), hevc(tmp_path / "b.mkv")
     decode_in_chunks(path, keep_open=True)
     status = path.stat()
@@ -212,18 +212,18 @@ def test_idle_worker_closes_its_file(tmp_path: Path) -> None:
 def test_unexpected_times_after_a_seek_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some containers give frames times by counting, which starts anew where one lands."""
+    """Some containers count frames from where a seek lands, which gives other times."""
     path = plain(tmp_path / "a.ts")
     expected = decode_in_chunks(path, keep_open=False)
-    refused = []
+    rejections = []
 
     def is_expected(self: VideoSource, packet: Any) -> bool:
-        refused.append(packet.pts)
-        return len(refused) % 50 != 0
+        rejections.append(packet.pts)
+        return len(rejections) % 50 != 0
 
     monkeypatch.setattr(VideoSource, "is_expected", is_expected)
     assert_equal(decode_in_chunks(path, keep_open=True), expected)
-    assert len(refused) > 50
+    assert len(rejections) > 50
 
 
 def test_late_frame_is_found_by_seeking(tmp_path: Path) -> None:
@@ -235,12 +235,14 @@ def test_late_frame_is_found_by_seeking(tmp_path: Path) -> None:
 
 def test_frames_within_a_window(tmp_path: Path) -> None:
     chance = random.Random(0)
-    with open_video(write_numbered(tmp_path / "a.mkv", 10)) as opened:
+    with open_video(write_numbered(tmp_path / "a.mkv", 10)) as source:
         for _ in range(200):
             times = sorted(chance.randrange(5000) for _ in range(chance.randrange(1, 40)))
             start = Fraction(chance.randrange(6000))
             end = start + chance.randrange(1, 2000)
-            tolerance = BORDER_TOLERANCE / opened.tick
+            tolerance = BORDER_TOLERANCE / source.tick
             first = max(sum(time <= start + tolerance for time in times) - 1, 0)
-            wanted = [time for time in times[first:] if time < end - tolerance] or [times[first]]
-            assert frames_within(opened, times, start, end) == wanted
+            expected_times = [time for time in times[first:] if time < end - tolerance] or [
+                times[first]
+            ]
+            assert frames_within(source, times, start, end) == expected_times

@@ -1,4 +1,4 @@
-"""Photographs of phones: whole, upright, and named if they cannot be read."""
+"""Photographs of phones: complete and upright; errors name the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STORED = {
 
 @pytest.fixture(scope="module")
 def picture() -> np.ndarray:
-    """Four colours, one per corner, so that every turn and mirror image differs."""
+    """Return an image with a colour per corner, so that rotations and mirror images differ."""
     corners = np.array([[[220, 30, 30], [30, 200, 30]], [[30, 30, 220], [230, 230, 40]]], np.uint8)
     return corners.repeat(HEIGHT // 2, axis=0).repeat(WIDTH // 2, axis=1)
 
@@ -50,10 +50,10 @@ def corners(image: Image.Image) -> list[tuple[int, ...]]:
     ]
 
 
-def assert_alike(found: Image.Image, picture: np.ndarray) -> None:
-    assert found.size == (picture.shape[1], picture.shape[0])
+def assert_alike(actual: Image.Image, picture: np.ndarray) -> None:
+    assert actual.size == (picture.shape[1], picture.shape[0])
     expected = np.array(corners(Image.fromarray(picture)), int)
-    assert np.abs(np.array(corners(found), int) - expected).max() <= 12
+    assert np.abs(np.array(corners(actual), int) - expected).max() <= 12
 
 
 @pytest.mark.parametrize("orientation", STORED)
@@ -100,7 +100,7 @@ SPARE_TAG = 0x0103
 
 
 def rename_tag(content: bytes, old: int, new: int) -> bytes:
-    """Rename a tag of EXIF in little or big endian."""
+    """Rename an EXIF tag in little or big endian."""
     for order in ("little", "big"):
         rest = (3).to_bytes(2, order) + (1).to_bytes(4, order)
         content = content.replace(old.to_bytes(2, order) + rest, new.to_bytes(2, order) + rest)
@@ -110,14 +110,14 @@ def rename_tag(content: bytes, old: int, new: int) -> bytes:
 def write_turned(
     path: Path, picture: np.ndarray, orientation: int, *, with_boxes: bool, with_exif: bool
 ) -> None:
-    """Write HEIC or AVIF that is turned by `irot` and `imir`, by EXIF, or by both."""
+    """Write HEIC or AVIF that is rotated by `irot` and `imir`, by EXIF, or by both."""
     exif = Image.Exif()
     if with_boxes:
         exif[ORIENTATION] = orientation
     if with_exif:
         exif[SPARE_TAG] = orientation
     Image.fromarray(np.ascontiguousarray(picture)).save(path, exif=exif.tobytes())
-    # Writers make boxes of the orientation, and may leave it in EXIF.
+    # Writers convert the orientation to boxes, and may keep it in EXIF.
     content = rename_tag(path.read_bytes(), ORIENTATION, 0x0104)
     path.write_bytes(rename_tag(content, SPARE_TAG, ORIENTATION))
 
@@ -127,25 +127,25 @@ def write_turned(
 def test_the_boxes_of_heic_and_avif_turn_an_image_and_exif_does_not(
     tmp_path: Path, picture: np.ndarray, suffix: str, orientation: int
 ) -> None:
-    """As the standard says and browsers do; phones write both, which must not turn twice."""
+    """As in the standard and in browsers. Phones write both, which must not rotate twice."""
     if suffix == ".heic":
         pytest.importorskip("pillow_heif")
     if not {"HEIF" if suffix == ".heic" else "AVIF"} & set(images.image_formats()):
         pytest.skip("this build cannot read the format")
     small = picture[::8, ::8]
-    stored = STORED[orientation](small)
+    stored_pixels = STORED[orientation](small)
     path = tmp_path / f"photo{suffix}"
     for with_exif in (False, True):
-        write_turned(path, stored, orientation, with_boxes=True, with_exif=with_exif)
+        write_turned(path, stored_pixels, orientation, with_boxes=True, with_exif=with_exif)
         assert_alike(open_image(path), small)
         assert (probe(path).width, probe(path).height) == (small.shape[1], small.shape[0])
         has_exif = rename_tag(path.read_bytes(), ORIENTATION, 0) != path.read_bytes()
         assert has_exif == with_exif
-    write_turned(path, stored, orientation, with_boxes=False, with_exif=True)
+    write_turned(path, stored_pixels, orientation, with_boxes=False, with_exif=True)
     assert b"irot" not in path.read_bytes()
     assert b"imir" not in path.read_bytes()
     assert rename_tag(path.read_bytes(), ORIENTATION, 0) != path.read_bytes()
-    assert_alike(open_image(path), stored)
+    assert_alike(open_image(path), stored_pixels)
 
 
 def test_a_missing_decoder_is_named(
@@ -176,8 +176,8 @@ def test_the_preview_of_a_raw_photograph_is_turned_upright(
     tmp_path: Path, picture: np.ndarray, orientation: int
 ) -> None:
     pytest.importorskip("rawpy")
-    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](picture[::4, ::4])))
-    path = write_dng(tmp_path / "a.DNG", stored, orientation=orientation)
+    stored_pixels = Image.fromarray(np.ascontiguousarray(STORED[orientation](picture[::4, ::4])))
+    path = write_dng(tmp_path / "a.DNG", stored_pixels, orientation=orientation)
     assert is_image(path)
     assert_alike(open_image(path), picture[::4, ::4])
     recording = read_recording(path)
@@ -195,10 +195,10 @@ def test_raw_photographs_that_cannot_be_read_say_why(
     content = path.read_bytes()
     generator = np.random.default_rng(0)
     for _ in range(40):
-        damaged = bytearray(content[: generator.integers(1, len(content))])
-        for place in generator.integers(0, len(damaged), 8):
-            damaged[place] ^= int(generator.integers(1, 256))
-        path.write_bytes(damaged)
+        damaged_content = bytearray(content[: generator.integers(1, len(content))])
+        for place in generator.integers(0, len(damaged_content), 8):
+            damaged_content[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(damaged_content)
         with contextlib.suppress(VideoDecodeError):
             open_image(path)
         with contextlib.suppress(VideoDecodeError):

@@ -1,4 +1,4 @@
-"""The worker pool: order, failures, crashed workers, and no process left behind."""
+"""The worker pool: order, failures and crashed workers; no process remains."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ACCESS: Access[DecodeRequest, DecodedVideo] = Access(share=share_request)
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A video whose frames say their number."""
+    """Write a video whose frames show their number."""
     return write_numbered(tmp_path_factory.mktemp("films") / "a.mp4", 80)
 
 
 @pytest.fixture(autouse=True)
 def _no_process_is_left() -> Iterator[None]:
-    """After each test no worker is alive."""
+    """Check after each test that no worker is alive."""
     yield
     assert multiprocessing.active_children() == []
 
@@ -68,15 +68,15 @@ def test_results_are_ordered_and_equal_direct_decoding(
             assert torch.equal(result.result.mask, direct.mask)
             assert torch.equal(result.result.seconds, direct.seconds)
             assert result.result.window == window
-    skipped = {
+    reasons = {
         result.request.video_id: result.reason for result in results if isinstance(result, Failure)
     }
-    assert list(skipped) == ["broken", "outside", "reversed"]
-    assert "not a video" in skipped["broken"]
-    assert "outside the video" in skipped["outside"]
+    assert list(reasons) == ["broken", "outside", "reversed"]
+    assert "not a video" in reasons["broken"]
+    assert "outside the video" in reasons["outside"]
     report = caplog.records[-1].getMessage()
     assert str(tmp_path / "text.mp4") in report
-    assert all(reason in report for reason in skipped.values())
+    assert all(reason in report for reason in reasons.values())
 
 
 def test_request_that_crashes_two_workers_fails_alone(film: Path) -> None:
@@ -98,7 +98,7 @@ def test_request_of_a_killed_worker_is_retried(tmp_path: Path) -> None:
     assert isinstance(next(results), Success)
     time.sleep(0.5)
     os.utime(path)
-    # The last one started: the process of the file.
+    # The process started last is that of the file.
     os.kill(descendants(os.getpid())[-1], signal.SIGKILL)
     rest = list(results)
     assert [result.request.video_id for result in rest] == ["killed", "last"]
@@ -119,18 +119,20 @@ def test_closing_early_ends_the_workers(film: Path) -> None:
 
 
 def test_prefetch_limits_the_work_ahead(film: Path) -> None:
-    taken = 0
+    num_taken = 0
 
-    def counted() -> Iterator[Any]:
-        nonlocal taken
+    def count_requests() -> Iterator[Any]:
+        nonlocal num_taken
         for n in range(100):
-            taken += 1
+            num_taken += 1
             yield (str(n), film, None)
 
-    results = decode_many(counted(), SPEC, workers=1, prefetch=2)
+    results = decode_many(count_requests(), SPEC, workers=1, prefetch=2)
     next(results)
     time.sleep(0.5)
-    assert taken <= 1 + 1 + 2 + 1  # given, in work, ahead, and the one whose place was made
+    assert (
+        num_taken <= 1 + 1 + 2 + 1
+    )  # returned, in progress, ahead, and one more for the returned one
     results.close()
 
 

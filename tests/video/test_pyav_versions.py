@@ -1,4 +1,4 @@
-"""Opening files with every supported PyAV: 18 takes an argument that 19 refuses."""
+"""Opening of files with every supported PyAV: 18 needs an argument that 19 refuses."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def test_arguments_fit_the_installed_version(
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
 def test_metadata_in_another_encoding_does_not_stop_reading(tmp_path: Path, name: str) -> None:
     whole = write_numbered(tmp_path / name, 8)
-    titled = tmp_path / f"titled-{name}"
-    with av.open(str(whole)) as source, av.open(str(titled), "w") as target:
+    titled_file = tmp_path / f"titled-{name}"
+    with av.open(str(whole)) as source, av.open(str(titled_file), "w") as target:
         target.metadata["title"] = "caf_ au lait"
         video = target.add_stream_from_template(source.streams.video[0])
         for packet in source.demux(video=0):
             if packet.dts is not None:
                 packet.stream = video
                 target.mux(packet)
-    content = titled.read_bytes()
+    content = titled_file.read_bytes()
     assert b"caf_ au lait" in content
-    titled.write_bytes(content.replace(b"caf_ au lait", b"caf\xe9 au lait"))
-    with containers.open_container(titled) as container:
+    titled_file.write_bytes(content.replace(b"caf_ au lait", b"caf\xe9 au lait"))
+    with containers.open_container(titled_file) as container:
         assert container.streams.video[0].codec_context is not None
         assert "au lait" in container.metadata["title"]
-    with titled.open("rb") as file:
-        opened = open_source(file)
-        assert opened.video.codec_context is not None
-        opened.container.close()
+    with titled_file.open("rb") as file:
+        video_source = open_source(file)
+        assert video_source.video.codec_context is not None
+        video_source.container.close()

@@ -1,4 +1,4 @@
-"""Recording time, place and camera, written by FFmpeg and Pillow and read back."""
+"""Recording time, place and camera, written with FFmpeg and Pillow, then read."""
 
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -136,7 +136,7 @@ def test_clocks_that_were_never_set_say_nothing(value: str) -> None:
         ("+4808.244+01134.530/", MUNICH),
         ("+480814.64+0113431.8/", MUNICH),
         ("-33.8650-151.2100/", Place(-33.865, -151.21)),
-        ("+48.1374+11.5755", MUNICH),  # some phones write two digits
+        ("+48.1374+11.5755", MUNICH),  # Some phones write two digits.
     ],
 )
 def test_places_of_iso_6709(text: str, expected: Place) -> None:
@@ -162,9 +162,11 @@ def test_any_tags_can_be_read(tags: dict[str, str]) -> None:
 def test_distances_equal_published_ones() -> None:
     # Nashville to Los Angeles, the example of Rosetta Code for this radius, 2,886.45 km.
     nashville = Place(36.12, -86.67)
-    found = distances(nashville, np.array([33.94, 36.12, np.nan]), np.array([-118.40, -86.67, 0]))
-    assert found[:2] == pytest.approx([2886.45, 0.0], abs=0.01)
-    assert np.isnan(found[2])
+    kilometres = distances(
+        nashville, np.array([33.94, 36.12, np.nan]), np.array([-118.40, -86.67, 0])
+    )
+    assert kilometres[:2] == pytest.approx([2886.45, 0.0], abs=0.01)
+    assert np.isnan(kilometres[2])
 
 
 def test_distances_cross_the_date_line_and_the_poles() -> None:

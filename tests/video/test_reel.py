@@ -1,4 +1,4 @@
-"""Reels: moments of several files as one MP4, made in a confined process."""
+"""Reels: moments of several files in one MP4, encoded in a confined process."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from small_videos import colour_video
 
 
 def middle_colours(path: Path) -> list[tuple[float, list[int]]]:
-    """Time and centre pixel of every frame."""
+    """Return the time and the centre pixel of every frame."""
     with av.open(str(path)) as container:
         frames = [
             (float(frame.time), frame.to_ndarray(format="rgb24"))
@@ -44,7 +44,7 @@ def test_a_reel_has_the_frames_and_the_audio_of_its_moments_in_order(tmp_path: P
         stream = container.streams.video[0]
         assert (stream.width, stream.height) == (64, 48)
         assert float(container.duration / av.time_base) == pytest.approx(4.0, abs=0.1)
-    # A frame of the grey film is as bright as four times its number.
+    # The brightness of a frame of the grey video is four times its number.
     expected = [4 * number for number in range(2 * FPS, 4 * FPS)]
     first = [pixel[0] for time, pixel in frames if time < 2 - 1e-3]
     assert np.allclose(first, expected, atol=4)
@@ -148,7 +148,7 @@ def test_the_process_is_confined(tmp_path: Path) -> None:
         process = reel.start_reel(segments)
         deadline = time.monotonic() + 30
         status = ""
-        # A process that has ended and was not waited for still has its status.
+        # A process that has ended still has a status until it is waited for.
         while "Seccomp:\t2" not in status and time.monotonic() < deadline:
             status = Path(f"/proc/{process.pid}/status").read_text()
             time.sleep(0.005)

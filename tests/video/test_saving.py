@@ -23,7 +23,7 @@ TONES = [300, 500, 700, 900, 1100, 1300]
 
 
 def film(path: Path, keyframes: int) -> Path:
-    """Grey that grows lighter, with another tone in every second; a keyframe every so often."""
+    """Write a video that gets lighter, with another tone in every second and some keyframes."""
     with av.open(str(path), "w") as container:
         options = {"g": str(keyframes), "bf": "0"}
         pictures = container.add_stream("libx264", rate=FPS, options=options)
@@ -46,7 +46,7 @@ def film(path: Path, keyframes: int) -> Path:
 
 
 def tone(path: Path, start: float, end: float) -> float:
-    """The loudest frequency of a file between two times."""
+    """Return the loudest frequency of a file between two times."""
     with av.open(str(path)) as container:
         stream = container.streams.audio[0]
         parts = [frame.to_ndarray()[0] for frame in container.decode(stream)]
@@ -55,7 +55,7 @@ def tone(path: Path, start: float, end: float) -> float:
 
 
 def packets(file: Path | io.BytesIO) -> list[tuple[str, int | None]]:
-    """Stream and time of each packet."""
+    """Return the stream and time of each packet."""
     with av.open(file) as container:
         return [(each.stream.type, each.pts) for each in container.demux() if each.size]
 
@@ -64,17 +64,17 @@ def packets(file: Path | io.BytesIO) -> list[tuple[str, int | None]]:
 def test_saved_clip_has_video_and_audio(
     tmp_path: Path, keyframes: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copied where a keyframe is near, encoded where none is."""
-    encoded: list[object] = []
+    """Streams are copied if a keyframe is near, and encoded otherwise."""
+    calls: list[object] = []
     original = saving.write_clip
     monkeypatch.setattr(
-        saving, "write_clip", lambda *given: (encoded.append(given), original(*given))
+        saving, "write_clip", lambda *given: (calls.append(given), original(*given))
     )
     source = film(tmp_path / "film.mp4", keyframes)
     target = tmp_path / "clip.mp4"
     content = encode_moment(MomentRequest(str(source), 2.2, 4.1)).tobytes()
     assert content.index(b"moov") < content.index(b"mdat")
-    assert bool(encoded) != is_copied
+    assert bool(calls) != is_copied
     with MomentSaver() as saver:
         saver.save(share_file(source), target, 2.2, 4.1)
     # With AVX-512, x264 chooses slightly other quantisers from run to run.
@@ -87,13 +87,13 @@ def test_saved_clip_has_video_and_audio(
 
 
 def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path: Path) -> None:
-    """Real cameras and cutters write such files; players decode them from the start."""
-    source, marked, target = (
+    """Cameras and editors write such files; players decode them from the start."""
+    source, marked_file, target = (
         film(tmp_path / "film.mp4", 60),
         tmp_path / "marked.mp4",
         tmp_path / "c",
     )
-    with av.open(str(source)) as reader, av.open(str(marked), "w") as writer:
+    with av.open(str(source)) as reader, av.open(str(marked_file), "w") as writer:
         inputs = (reader.streams.video[0], reader.streams.audio[0])
         outputs = {stream.index: writer.add_stream_from_template(stream) for stream in inputs}
         for packet in reader.demux(inputs):
@@ -102,14 +102,14 @@ def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path
                 packet.is_keyframe = packet.is_keyframe or is_late
                 packet.stream = outputs[packet.stream.index]
                 writer.mux(packet)
-    target.write_bytes(encode_moment(MomentRequest(str(marked), 4.0, 5.0)).tobytes())
+    target.write_bytes(encode_moment(MomentRequest(str(marked_file), 4.0, 5.0)).tobytes())
     with av.open(str(target)) as container:
         greys = [frame.to_ndarray(format="gray").mean() for frame in container.decode(video=0)]
     assert greys == pytest.approx([4 * number for number in range(40, 50)], abs=3)
 
 
 def test_saves_gif_and_sheet(tmp_path: Path) -> None:
-    """Eight pictures a second; twelve frames in rows that grow lighter."""
+    """A GIF has eight frames per second; a sheet has twelve frames in rows, which get lighter."""
     source = film(tmp_path / "film.mp4", 60)
     saver = MomentSaver()
     saver.save(share_file(source), tmp_path / "moving.gif", 1.0, 3.0, "gif")
@@ -129,7 +129,7 @@ def test_saves_gif_and_sheet(tmp_path: Path) -> None:
 
 
 def test_file_names_and_copied_images(tmp_path: Path) -> None:
-    """What a person sees in a folder of saved moments."""
+    """File names are readable."""
     film_path = Path("/films/My holiday.mov")
     assert moment_name(film_path, 61.23, 3725.5) == "My holiday 1m01.2s-1h02m05.5s.mp4"
     assert moment_name(film_path, 0, 1, "gif") == "My holiday 0m00.0s-0m01.0s.gif"

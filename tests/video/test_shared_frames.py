@@ -20,7 +20,7 @@ WINDOWS = [(0.0, 2.5), (2.0, 4.5), (4.0, 6.5)]
 
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """6.4 s, 25 frames a second: the last window is cut."""
+    """Write 6.4 s at 25 frames per second; the last window is shorter."""
     path = tmp_path_factory.mktemp("film") / "film.mp4"
     write_numbered(path, 160)
     return path
@@ -40,32 +40,32 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shared_step_divides_the_hop(
     clip_seconds: float, overlap: float, num_frames: int, step: float
 ) -> None:
-    found = shared_step(clip_seconds, overlap, num_frames)
-    assert found == pytest.approx(step)
-    if found:
-        steps = (clip_seconds - overlap) / found
+    actual = shared_step(clip_seconds, overlap, num_frames)
+    assert actual == pytest.approx(step)
+    if actual:
+        steps = (clip_seconds - overlap) / actual
         assert steps == pytest.approx(round(steps))
         assert steps < num_frames
-        assert found * num_frames <= clip_seconds
+        assert actual * num_frames <= clip_seconds
 
 
 def test_stepped_targets_are_centred() -> None:
     tick = Fraction(1, 1000)
-    found = stepped_targets(Fraction(0), Fraction(10_000), 12, Fraction(800), tick)
-    assert found == [600 + 800 * place for place in range(12)]
+    actual = stepped_targets(Fraction(0), Fraction(10_000), 12, Fraction(800), tick)
+    assert actual == [600 + 800 * place for place in range(12)]
 
 
 def test_full_windows_share_frames(film: Path) -> None:
-    found = list(decode_windows(film, SPEC, WINDOWS, step=STEP))
-    numbers = [read_numbers(video.frames) for video in found]
+    actual = list(decode_windows(film, SPEC, WINDOWS, step=STEP))
+    numbers = [read_numbers(video.frames) for video in actual]
     assert numbers[0] == [6, 16, 26, 36, 46, 56]  # 0.25 s, and on by 0.4 s
     assert numbers[1] == [number + 50 for number in numbers[0]]
     assert numbers[0][-1] == numbers[1][0]
-    assert torch.equal(found[0].frames[-1], found[1].frames[0])
+    assert torch.equal(actual[0].frames[-1], actual[1].frames[0])
     assert numbers[1][-1] == numbers[2][0]
     assert all(
         window[0] <= second < window[1]
-        for window, video in zip(WINDOWS, found, strict=True)
+        for window, video in zip(WINDOWS, actual, strict=True)
         for second in video.seconds.tolist()
     )
 
@@ -79,7 +79,7 @@ def test_window_equals_itself_among_others(film: Path) -> None:
 
 
 def test_short_window_is_sampled_evenly(film: Path) -> None:
-    (found,) = decode_windows(film, SPEC, [(4.0, 6.0)], step=STEP)
+    (actual,) = decode_windows(film, SPEC, [(4.0, 6.0)], step=STEP)
     plain = decode(film, SPEC, window=(4.0, 6.0))
-    assert torch.equal(found.frames, plain.frames)
-    assert torch.equal(found.seconds, plain.seconds)
+    assert torch.equal(actual.frames, plain.frames)
+    assert torch.equal(actual.seconds, plain.seconds)

@@ -93,10 +93,10 @@ def test_image_is_prepared_like_a_frame(tmp_path: Path) -> None:
     image = decode_image(tmp_path / "a.png", 64)
     assert image.shape == (3, 64, 64)
     assert read_numbers(torch.from_numpy(image)[None]) == [77]
-    turned = Image.fromarray(np.ascontiguousarray(np.rot90(videos.picture(77, 96, 64))))
-    exif = turned.getexif()
+    orientation = Image.fromarray(np.ascontiguousarray(np.rot90(videos.picture(77, 96, 64))))
+    exif = orientation.getexif()
     exif[0x0112] = 6  # turn by 90 degrees clockwise
-    turned.save(tmp_path / "turned.jpg", exif=exif)
+    orientation.save(tmp_path / "turned.jpg", exif=exif)
     upright = decode_image(tmp_path / "turned.jpg", 64)
     assert read_numbers(torch.from_numpy(upright)[None]) == [77]
     assert decode_image(tmp_path / "a.png", 32, "stretch").shape == (3, 32, 32)

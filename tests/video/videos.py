@@ -1,7 +1,7 @@
-"""Makes video files whose frames carry their own number, readable after any lossy codec.
+"""Writes videos whose frames show their number, readable after any lossy codec.
 
 The number is a grid of 4 x 4 black and white cells over the central square: bit b of the number in
-row b // 4, column b % 4. Bits 14 (white) and 15 (black) stay fixed and tell which way is up.
+row b // 4, column b % 4. Bits 14 (white) and 15 (black) are fixed and mark the orientation.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import av
 import numpy as np
 from torch import Tensor
 
-os.environ.setdefault("SVT_LOG", "0")  # the AV1 encoder writes to the terminal by itself
+os.environ.setdefault("SVT_LOG", "0")  # Otherwise the AV1 encoder writes to the terminal.
 
 CODES = {
     "h264": ("libx264", {"g": "30", "bf": "3"}),
     "hevc": ("libx265", {"x265-params": "log-level=none:keyint=30:bframes=3"}),
     "vp9": ("libvpx-vp9", {"g": "30", "deadline": "realtime", "cpu-used": "8"}),
-    # One thread: with several, its last packets once came in an order that no file takes.
+    # One thread: with several, the order of its last packets can be invalid.
     "av1": ("libsvtav1", {"g": "30", "preset": "12", "svtav1-params": "lp=1"}),
     "mpeg4": ("mpeg4", {"g": "30", "bf": "2"}),
     "intra": ("mjpeg", {}),
@@ -29,7 +29,7 @@ CODES = {
 
 
 def picture(number: int, width: int = 64, height: int = 64) -> np.ndarray:
-    """Frame ``number``: a coloured gradient under the grid."""
+    """Return frame ``number``: a coloured gradient under the grid."""
     image = np.zeros((height, width, 3), np.uint8)
     image[..., 0] = np.linspace(40, 200, width, dtype=np.uint8)[None]
     image[..., 1] = np.linspace(60, 180, height, dtype=np.uint8)[:, None]
@@ -45,7 +45,7 @@ def picture(number: int, width: int = 64, height: int = 64) -> np.ndarray:
 
 
 def read_numbers(frames: Tensor) -> list[int]:
-    """Numbers of uint8 frames [frames, 3, size, size]; -1 for one that is not upright or torn."""
+    """Return the numbers of frames [frames, 3, size, size]; -1 if not upright, or torn."""
     grey = frames.float().mean(dim=1)
     cell = frames.shape[-1] // 4
     numbers = []
@@ -78,9 +78,9 @@ def write_numbered(
     rotation: int = 0,
     with_audio: bool = False,
 ) -> Path:
-    """``times`` (in ``time_base``) make the frame rate vary or the first frame late.
+    """Write numbered frames, at ``times`` (in ``time_base``) if given.
 
-    ``rotation``: clockwise degrees a player must turn the stored picture by to show it upright.
+    rotation: clockwise degrees by which players rotate the stored frames for display.
     """
     name, defaults = CODES[code]
     shown_size = (height, width) if rotation % 180 else (width, height)
@@ -91,12 +91,12 @@ def write_numbered(
         if time_base is not None:
             stream.codec_context.time_base = time_base
         if rotation:
-            # The library counts counterclockwise.
+            # The library counts counter-clockwise.
             stream.set_display_rotation(-rotation)
         audio = add_sound(container) if with_audio else None
         for number in range(num_frames):
-            stored = np.rot90(picture(number, *shown_size), k=rotation // 90)
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(stored), format="rgb24")
+            stored_frame = np.rot90(picture(number, *shown_size), k=rotation // 90)
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(stored_frame), format="rgb24")
             frame.pts = number if times is None else times[number]
             frame.time_base = time_base or Fraction(1, fps)
             container.mux(stream.encode(frame))
@@ -107,7 +107,7 @@ def write_numbered(
 
 
 def add_sound(container: av.container.OutputContainer) -> av.AudioStream:
-    """A stream for :func:`mux_tone`; the encoder's careful search would take most of a test."""
+    """Add a stream for :func:`mux_tone`, with a fast encoder setting."""
     return container.add_stream("aac", rate=16000, layout="mono", options={"aac_coder": "fast"})
 
 
@@ -128,9 +128,9 @@ def write_audio_only(path: Path) -> Path:
 
 
 def expected_numbers(
-    num_frames: int, wanted: int, start: Fraction = Fraction(0), end: Fraction | None = None
+    num_frames: int, count: int, start: Fraction = Fraction(0), end: Fraction | None = None
 ) -> list[int]:
-    """Frames on show at the middles of ``wanted`` equal segments; start and end in frames."""
+    """Return the frames at the middles of ``count`` equal segments; start and end in frames."""
     end = Fraction(num_frames) if end is None else end
-    step = (end - start) / wanted
-    return [int(start + (i + Fraction(1, 2)) * step) for i in range(wanted)]
+    step = (end - start) / count
+    return [int(start + (i + Fraction(1, 2)) * step) for i in range(count)]

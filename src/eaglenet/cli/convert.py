@@ -55,6 +55,8 @@ def convert(
     from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
+    if not checkpoint.expanduser().exists():
+        raise UsageError(f"{checkpoint}: no such file")
     for folder in (checkpoint, *checkpoint.parents[:2]):
         if (folder / EXPERIMENT).is_file():
             raise UsageError(

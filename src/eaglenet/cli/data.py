@@ -360,7 +360,7 @@ def check_features(root: Path, as_json: bool) -> None:
         content,
         as_json,
         f"{split.protocol.name}: frames {split.frame_dim} wide, up to {split.max_frames} "
-        f"per video; sentences {split.text_dim} wide; all numbers finite",
+        f"per video; texts {split.text_dim} wide; all numbers finite",
         *(
             f"  expert {name}: {split.expert_widths[name]} wide, missing for {count:,} videos"
             for name, count in missing_counts.items()

@@ -25,19 +25,19 @@ CLIPS = Path(__file__).parent / "demo_clips"
 """Twelve videos and images under free licences; LICENSES.md beside them names their sources."""
 
 
-class Question(NamedTuple):
+class Example(NamedTuple):
     """A query of the demo, and the name of the file that it describes."""
 
     query: str
     file: str
 
 
-QUESTIONS = (
-    Question("a rocket on its launch pad", "rocket_launch.mp4"),
-    Question("a racing car drives past a cafe", "rally_car.mp4"),
-    Question("a cat walks across the patio", "cat_on_patio.mp4"),
-    Question("skyscrapers at night", "city_at_night.mp4"),
-    Question("camping with a tent and a car", "tent.jpg"),
+EXAMPLES = (
+    Example("a rocket on its launch pad", "rocket_launch.mp4"),
+    Example("a racing car drives past a cafe", "rally_car.mp4"),
+    Example("a cat walks across the patio", "cat_on_patio.mp4"),
+    Example("skyscrapers at night", "city_at_night.mp4"),
+    Example("camping with a tent and a car", "tent.jpg"),
 )
 RESULTS = 3
 MAX_WORDS = 32
@@ -59,13 +59,13 @@ def demo(output: Output = Path("demo"), as_json: AsJson = False) -> None:
         report = _index([CLIPS], output, DEFAULT_MODEL, announce(""))
     say(f"{report['clips']} clips in {output}/store ({report['indexed']} new files)\n")
     engine = Engine.open(output / "store")
-    hits = _search(engine, QUESTIONS, output)
+    hits = _search(engine, EXAMPLES, output)
 
-    def describe(question: Question, hit: Hit) -> str:
+    def describe(example: Example, hit: Hit) -> str:
         time_of_best = f" at {hit.moment.best:.1f} s" if hit.duration else ""
         return f"{hit.score:.3f}  {Path(hit.path).name}{time_of_best}"
 
-    _show(output, start, QUESTIONS, hits, {"store": report}, describe, as_json)
+    _show(output, start, EXAMPLES, hits, {"store": report}, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
         f"""Your own videos:
@@ -104,33 +104,33 @@ def demo_world(
     with show_progress(quiet=as_json) as announce, decoding.without_skip_warnings():
         progress = announce("")
         world = render_world(output / "world", "test", clips, progress=progress)
-        say(f"world:  {len(world)} H.264 clips and {len(world.texts)} sentences in {output}/world")
+        say(f"world:  {len(world)} H.264 clips and {len(world.texts)} captions in {output}/world")
         scores = _evaluate(method, world, output, progress)
         say(f"\n{scores}\n")
         paths = [video.path for video in world.videos if video.path is not None]
         report = _index(paths, output, model, progress, method)
         say(f"store:  {report['clips']} clips in {output}/store ({report['indexed']} new)\n")
-    questions = choose_questions(world)
+    examples = choose_examples(world)
     engine = Engine.open(output / "store", method)
     # Few clips: rank them all exactly.
-    hits = _search(engine, questions, output, is_marked=True, shortlist=len(world))
+    hits = _search(engine, examples, output, is_marked=True, shortlist=len(world))
 
-    def describe(question: Question, hit: Hit) -> str:
+    def describe(example: Example, hit: Hit) -> str:
         name = Path(hit.path).name
-        mark = "right" if name == question.file else "wrong"
+        mark = "right" if name == example.file else "wrong"
         return f"{mark:5}  {hit.score:.3f}  {name}, best at {hit.moment.best:.1f} s"
 
     record = {"clips": len(world), "evaluation": scores.to_dict(), "store": report}
-    _show(output, start, questions, hits, record, describe, as_json)
+    _show(output, start, examples, hits, record, describe, as_json)
     program, store = program_command(), shell_quote(output / "store")
     say(
-        f"""{program} search {shell_quote(questions[0].query)} --store {store}
+        f"""{program} search {shell_quote(examples[0].query)} --store {store}
 {program} serve --store {store}          a search page, on this machine only
 {program} train eaglenet --data demo --output runs/demo    train it yourself, in minutes"""
     )
 
 
-def choose_questions(world: DemoSplit) -> list[Question]:
+def choose_examples(world: DemoSplit) -> list[Example]:
     """Choose three captions by their position in the world, not by the results of the model.
 
     The first describes one motion, the second two events, the third the same events in the other
@@ -140,7 +140,7 @@ def choose_questions(world: DemoSplit) -> list[Question]:
     sequence = _first(world, "sequence")
     twin = next(scene for scene in world.scenes if scene.scene_id == sequence.twin_id)
     scenes = (single, sequence, twin)
-    return [Question(scene.captions[0], f"{scene.scene_id}.mp4") for scene in scenes]
+    return [Example(scene.captions[0], f"{scene.scene_id}.mp4") for scene in scenes]
 
 
 def _first(world: DemoSplit, kind: str) -> Scene:
@@ -192,7 +192,7 @@ def _index(
 
 def _search(
     engine: Engine,
-    questions: Sequence[Question],
+    examples: Sequence[Example],
     output: Path,
     *,
     is_marked: bool = False,
@@ -200,17 +200,17 @@ def _search(
 ) -> Sequence[list[Hit]]:
     """Search, and write the hits as a page and as an image.
 
-    is_marked: draw the right file of each question in green, all others in red.
+    is_marked: draw the right file of each example in green, all others in red.
     """
     from eaglenet.search.export import write_contact_sheet, write_page
     from eaglenet.search.hits import SearchResult
     from eaglenet.search.query import Query
 
-    queries = [Query(question.query) for question in questions]
+    queries = [Query(example.query) for example in examples]
     hits = engine.search_many(queries, RESULTS, **options)
     results = [SearchResult(*pair) for pair in zip(queries, hits, strict=True)]
     write_page(output / "results.html", engine, results)
-    files = {number: question.file for number, question in enumerate(questions)}
+    files = {number: example.file for number, example in enumerate(examples)}
     write_contact_sheet(output / "results.png", engine, results, files if is_marked else None)
     return hits
 
@@ -222,25 +222,25 @@ def _printer(as_json: bool) -> Callable[[str], None]:
 def _show(
     output: Path,
     start: float,
-    questions: Sequence[Question],
+    examples: Sequence[Example],
     hits: Sequence[Sequence[Hit]],
     record: dict[str, Any],
-    describe: Callable[[Question, Hit], str],
+    describe: Callable[[Example, Hit], str],
     as_json: bool,
 ) -> None:
-    """Print the hits of every question; as JSON, with ``record``."""
+    """Print the hits of every example; as JSON, with ``record``."""
     seconds = time.perf_counter() - start
     if as_json:
-        answers = [
-            {**question._asdict(), "hits": [asdict(hit) for hit in question_hits]}
-            for question, question_hits in zip(questions, hits, strict=True)
+        results = [
+            {**example._asdict(), "hits": [asdict(hit) for hit in example_hits]}
+            for example, example_hits in zip(examples, hits, strict=True)
         ]
-        files = {"picture": str(output / "results.png"), "page": str(output / "results.html")}
-        print(json.dumps({**record, "answers": answers, **files, "seconds": round(seconds, 1)}))
+        files = {"image": str(output / "results.png"), "page": str(output / "results.html")}
+        print(json.dumps({**record, "results": results, **files, "seconds": round(seconds, 1)}))
         return
-    for question, question_hits in zip(questions, hits, strict=True):
-        print(f'"{question.query}"')
-        for hit in question_hits:
-            print(f"  {hit.rank}. {describe(question, hit)}")
+    for example, example_hits in zip(examples, hits, strict=True):
+        print(f'"{example.query}"')
+        for hit in example_hits:
+            print(f"  {hit.rank}. {describe(example, hit)}")
         print()
     print(f"wrote {output}/results.png and {output}/results.html ({seconds:.0f} s in all)\n\n")

@@ -89,7 +89,7 @@ def _check_writable(folder: Path, path: Path) -> None:
         raise UsageError(f"{path}: cannot be written: no permission to write into {folder}")
 
 
-def checked(check: Callable[[Any], None]) -> Callable[[Any], Any]:
+def make_check_callback(check: Callable[[Any], None]) -> Callable[[Any], Any]:
     """Return a callback of an option that refuses wrong values with ``check``."""
 
     def callback(value: Any) -> Any:
@@ -103,7 +103,10 @@ def checked(check: Callable[[Any], None]) -> Callable[[Any], Any]:
 Output = Annotated[
     Path,
     typer.Option(
-        "--output", "-o", help="Write into this folder.", callback=checked(check_output_folder)
+        "--output",
+        "-o",
+        help="Write into this folder.",
+        callback=make_check_callback(check_output_folder),
     ),
 ]
 Root = Annotated[
@@ -351,7 +354,7 @@ def _make_option(
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     details: dict[str, Any] = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
     if "check" in metadata:
-        details["callback"] = checked(metadata["check"])
+        details["callback"] = make_check_callback(metadata["check"])
     if metadata.get("is_argument"):
         option = typer.Argument(**details)
     else:

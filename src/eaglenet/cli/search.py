@@ -254,6 +254,10 @@ def make_queries(
     ]
     if len(sources) != 1:
         names = " and ".join(sources)
+        if words and sources[1:] in (["--image"], ["--video"]):
+            file = source.get("image") or source["video"]
+            query = f'"{join_words(words)}" + "{file}"'
+            raise UsageError(f"{names} cannot be combined; write one query: {shell_quote(query)}")
         problem = f"{names} cannot be combined" if sources else "nothing to search for"
         raise UsageError(
             f"{problem}; use one of: TEXT, - (standard input), --queries, --image, --video, "
@@ -304,7 +308,11 @@ def read_lines(path: Path) -> list[str]:
     """Read the non-blank lines of a text file; ``-`` is standard input."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{path}: is not a text file in UTF-8; expected one text per line"
+        ) from None
+    except OSError as error:
         raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:

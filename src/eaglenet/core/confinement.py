@@ -336,7 +336,7 @@ _KEEP_SPECULATION = 4
 
 
 def restrict_system_calls(*, threads: bool, devices: bool = False) -> str | None:
-    """Refuse all system calls except those that computing needs, in all threads.
+    """Allow only the system calls that computing needs, in all threads.
 
     threads: allow new threads. devices: allow the further calls of a driver that opens devices.
     """

@@ -129,9 +129,9 @@ class ChildProcess:
 
 @contextlib.contextmanager
 def blocked_interrupts() -> Iterator[None]:
-    """Block SIGINT in this thread, and in processes started meanwhile, until they unblock it.
+    """Block SIGINT in this thread, and in processes started inside the block until they unblock it.
 
-    Ctrl-C reaches all processes of a terminal. One that just starts would print a traceback.
+    Ctrl-C reaches all processes of a terminal. One that is starting would print a traceback.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -144,7 +144,7 @@ def blocked_interrupts() -> Iterator[None]:
 
 
 def ignore_interrupts() -> Any:
-    """Ignore SIGINT, also one that was blocked so far; return the former handler."""
+    """Ignore SIGINT, including a blocked one; return the previous handler."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -204,5 +204,5 @@ def main(handler: Any) -> None:
 
 
 if __name__ == "__main__":
-    # Also while it imports modules: the parent ends it.
+    # Interrupted while it imports modules, a child would print a traceback; the parent ends it.
     main(handler=ignore_interrupts())

@@ -92,7 +92,7 @@ _activity_displays: list[Progress] = []
 def activity(title: str) -> Iterator[None]:
     """Show that work without measurable progress is running, such as loading a model.
 
-    Terminals and notebooks show ``title`` at once, logs if it takes more than a second.
+    Terminals and notebooks show ``title`` at once, logs after a second.
     """
     _activities.append(title)
     for show in tuple(_activity_displays):
@@ -209,7 +209,7 @@ class Bars:
 
 
 class Heartbeat:
-    """Thread that prints a line for new work that takes a second, and every ``LINE_SECONDS``.
+    """Thread that prints a line for work that takes a second, then every ``LINE_SECONDS``.
 
     Loading a model, or one training step on a CPU, may take minutes without an update.
     """

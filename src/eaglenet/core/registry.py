@@ -62,7 +62,9 @@ class Registry(Generic[Entry]):
         self._entries: dict[str, Entry] = {}
 
     def __repr__(self) -> str:
-        names = dict.fromkeys([*self.modules, *self._entries])  # Iterating imports modules.
+        names = dict.fromkeys(
+            [*self.modules, *self._entries]
+        )  # Iterating over self imports modules.
         return f"<Registry {self.kind!r}: {', '.join(names)}>"
 
     def add(self, name: str, entry: Entry) -> Entry:

@@ -44,10 +44,10 @@ class NamedFields:
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
         names = [spec.name for spec in dataclasses.fields(cls)]  # type: ignore[arg-type]
-        unknown = [name for name in fields if name not in names]
-        if unknown:
-            fault = list_unknown(unknown, names, cls.advise)
-            raise UsageError(f"{cls.__name__} has no field {fault}")
+        unknown_names = [name for name in fields if name not in names]
+        if unknown_names:
+            description = list_unknown(unknown_names, names, cls.advise)
+            raise UsageError(f"{cls.__name__} has no field {description}")
         return super().__new__(cls)
 
     def __repr__(self) -> str:
@@ -57,14 +57,14 @@ class NamedFields:
             value, default = getattr(self, spec.name), spec.default
             if spec.default_factory is not dataclasses.MISSING:
                 default = spec.default_factory()
-            # Arrays and images are compared with no default.
+            # Values of other types, such as arrays, are not compared with the default.
             if type(value) is not type(default) or value != default:
                 changes.append(f"{spec.name}={value!r}")
         return f"{type(self).__name__}({', '.join(changes)})"
 
     @classmethod
     def advise(cls, name: str) -> str:
-        """Say where an unknown field belongs; empty if nowhere."""
+        """Return advice about an unknown field; empty if there is none."""
         return ""
 
 

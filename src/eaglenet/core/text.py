@@ -51,7 +51,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def list_unknown(
     names: Iterable[str], known_names: Iterable[str], advise: Callable[[str], str] | None = None
 ) -> str:
-    """List unknown names, each with the closest known one, or with what ``advise`` returns for it.
+    """List unknown names, each with advice (from ``advise``, or the closest known name).
 
     >>> list_unknown(["shortlst", "x"], ["k", "shortlist"])
     "'shortlst' (did you mean 'shortlist'?), 'x'; known: k, shortlist"

@@ -39,7 +39,7 @@ class TensorRecord:
     """
 
     def __repr__(self) -> str:
-        """Show shapes, types and devices; thousands of numbers say less."""
+        """Show shapes, types and devices instead of values."""
         entries = []
         for spec in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, spec.name)

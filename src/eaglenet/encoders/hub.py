@@ -250,8 +250,8 @@ def require_reachable(endpoint: str, name: str) -> None:
     """Raise ``ModelNotFoundError`` if the hub does not answer within ``TIMEOUT``.
 
     The library retries every file, so it takes minutes to report an unreachable hub. Any response
-    counts, even a refusal. A file is requested, like by the library, because the front page may be
-    served while files are not.
+    counts, even a refusal. The request is for a file, since a hub may serve its front page, but no
+    files.
     """
     address = f"{endpoint}/{name}/resolve/main/config.json"
     try:

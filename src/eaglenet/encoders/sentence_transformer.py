@@ -65,6 +65,8 @@ MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
 MULTI_VECTOR_TYPES = ("MultiVectorEncoder", "ColBERT")
 PROMPT_NAMES = {"encode_query": ("query",), "encode_document": ("document", "passage", "corpus")}
 """Names of the prompt for each task; the first one that a model has is used."""
+PERCEPTION_AV, PERCEPTION_VIDEO = "pe_audio_video", "pe_video"
+"""Types of Perception Encoder AV in ``config.json``: whole, and without audio."""
 OWN_FILES, OWN_WEIGHTS = "st", "model."
 """Folder of the model in a model folder, and prefix of the names of its weights."""
 _ENCODING_LOCK = threading.RLock()
@@ -507,7 +509,16 @@ def open_model(folder: Path, dim: int | None) -> Any:
     kind = package.MultiVectorEncoder if is_multi_vector else package.SentenceTransformer
     try:
         with _quiet_libraries():
-            model = kind(str(folder), local_files_only=True, **options)
+            model_type = _model_type(folder)
+            if model_type in (PERCEPTION_AV, PERCEPTION_VIDEO):
+                _add_feature_methods()
+            if model_type == PERCEPTION_AV:
+                options["modules"] = [_open_branches(folder, options.pop("model_kwargs"))]
+            else:
+                options["model_name_or_path"] = str(folder)
+            model = kind(local_files_only=True, **options)
+    except EagleNetError:
+        raise
     except Exception as error:  # Files, missing packages and other libraries have their own errors.
         raise _not_opened(folder, error) from error
     if not (folder / MODULES).is_file() and len(model) > 1:
@@ -522,6 +533,75 @@ def open_model(folder: Path, dim: int | None) -> Any:
             "images or video (`eaglenet models` lists some)"
         )
     return model
+
+
+def _model_type(folder: Path) -> str:
+    """Return the type of a model of transformers; "" for a folder without its configuration."""
+    path = folder / "config.json"
+    return str(untrusted.read_object(path).get("model_type", "")) if path.is_file() else ""
+
+
+def _add_feature_methods() -> None:
+    """Add the methods that sentence-transformers calls to the class of Perception Encoder AV.
+
+    transformers 5.22 defines them inside a constructor, where nothing can call them. The model's
+    ``logits_video_text`` are products of these vectors.
+    """
+    from transformers.models.pe_video import modeling_pe_video as library
+
+    def text_features(
+        self: Any, input_ids: Tensor, attention_mask: Tensor | None = None
+    ) -> Float[Tensor, "texts dim"]:
+        states = self.text_model(
+            input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True
+        )
+        vectors: Tensor = self.text_video_head(states.hidden_states[-1][:, 0])
+        return vectors
+
+    def video_features(
+        self: Any, pixel_values_videos: Tensor, padding_mask_videos: Tensor | None = None
+    ) -> Float[Tensor, "videos dim"]:
+        states = self.video_encoder(pixel_values_videos, padding_mask_videos=padding_mask_videos)
+        vectors: Tensor = self.video_head(states.pooler_output)
+        return vectors
+
+    library.PeVideoModel.get_text_features = text_features
+    library.PeVideoModel.get_video_features = video_features
+    # This decorator in the constructor prints a complaint about missing documentation.
+    library.auto_docstring = lambda method: method
+
+
+def _open_branches(folder: Path, model_kwargs: dict[str, Any]) -> Any:
+    """Load only the text and video branches of Perception Encoder AV, without audio."""
+    from sentence_transformers.base.modules import Transformer
+    from transformers import PeVideoModel
+
+    PeVideoModel._keys_to_ignore_on_load_unexpected = ["audio", "_plus_text_"]
+
+    class Branches(Transformer):  # type: ignore[misc]
+        def _load_config(self, *arguments: Any) -> tuple[Any, bool]:
+            config, is_adapted = super()._load_config(*arguments)
+            return config.video_config, is_adapted
+
+        def _load_model(self, name: str, task: str, config: Any, *_: Any, **options: Any) -> Any:
+            model, report = PeVideoModel.from_pretrained(
+                name, config=config, output_loading_info=True, **options
+            )
+            missing_names = sorted(report["missing_keys"])
+            if missing_names:
+                # The library initialises them at random.
+                raise CheckpointError(
+                    f"{folder}: {len(missing_names)} weights of the text and video branches are "
+                    f"missing, such as {missing_names[0]}; download it again"
+                )
+            return model
+
+    local = {"local_files_only": True}
+    module = Branches(
+        str(folder), model_kwargs=model_kwargs | local, processor_kwargs=local, config_kwargs=local
+    )
+    module.__class__ = Transformer  # Saved models must name a class of the library.
+    return module
 
 
 @contextmanager
@@ -553,8 +633,9 @@ def _not_opened(folder: Path, error: Exception) -> EagleNetError:
         return UsageError(
             f"{folder} needs Python code from its own repository, which eaglenet does not run"
         )
-    if "torchvision" in str(error).lower():
-        return UsageError(f"{folder} needs torchvision: pip install 'eaglenet[st]'")
+    for name in ("torchvision", "timm"):
+        if name in str(error).lower():
+            return UsageError(f"{folder} needs {name}: pip install 'eaglenet[st]'")
     return CheckpointError(f"{folder}: sentence-transformers cannot open this model ({reason})")
 
 
@@ -569,7 +650,7 @@ def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
             f"dimension from 1 to {width}"
         )
     size, resize = frame_size(model.processor)
-    frame_count = _fixed_frames(getattr(model.transformers_model, "config", None))
+    frame_count = _fixed_frames(getattr(model.transformers_model, "config", None), model.processor)
     return StConfig(
         source=str(folder),
         dim=width,
@@ -583,9 +664,15 @@ def describe(folder: Path, model: Any, dim: int | None) -> StConfig:
     )
 
 
-def _fixed_frames(config: Any) -> int | None:
-    """Return the number of frames that a model requires (VideoPrism); None for any number."""
-    for part in (getattr(config, "vision_config", None), config):
+def _fixed_frames(config: Any, processor: Any) -> int | None:
+    """Return the number of frames that a model requires; None for any number.
+
+    VideoPrism has positions for this number; the processors of Perception Encoder AV's 16-frame
+    models sample it.
+    """
+    videos = getattr(processor, "video_processor", None)
+    sampler = videos if getattr(videos, "do_sample_frames", False) else None
+    for part in (getattr(config, "vision_config", None), config, sampler):
         count = getattr(part, "num_frames", None)
         if isinstance(count, int) and count > 0:
             return count

@@ -401,7 +401,7 @@ def is_siglip(location: Path) -> bool:
     """Recognise folders of SigLIP.
 
     In transformers, fixed-resolution models of both versions have the type ``siglip``, NaFlex
-    models ``siglip2``; in open_clip, the name of the trunk tells.
+    models ``siglip2``; in open_clip, the name of the trunk contains ``siglip``.
     """
     return model_type(location) in ("siglip", "siglip2") or "siglip" in open_clip_trunk(location)
 

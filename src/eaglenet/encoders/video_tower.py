@@ -105,7 +105,7 @@ def grouped_attention(
     visible = None
     if not has_whole_groups:
         if not count:
-            # Attention of a group of padding to nothing would give NaN; its output is not used.
+            # A group of padding would attend to nothing and give NaN; its output is not used.
             mask = mask | ~mask.any(dim=-1, keepdim=True)
         visible = torch.cat([mask.new_ones(videos, groups, count), mask], dim=2)
         visible = visible.flatten(0, 1)[:, None, None, :]

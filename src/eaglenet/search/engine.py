@@ -336,6 +336,8 @@ class Engine:
 
     def best_captions(self, query: Query, captions: Sequence[str], k: int = 10) -> list[CaptionHit]:
         """Rank captions for the video, image or clip of a query; return the k best."""
+        if not isinstance(query, Query):
+            raise UsageError(f"expected Query(image=...) or Query(video=...), not {query!r:.60}")
         if not captions:
             raise UsageError("captions is empty; pass at least one caption")
         k = check_count(k)

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import UsageError, VideoDecodeError, store_option
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.hits import Hit, TranscriptKind, file_url
 from eaglenet.search.confidence import match_text
@@ -210,7 +210,10 @@ def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
         ]
         if not ids:
             if not CLIP.fullmatch(file):
-                raise UsageError(f"{file}: not in the store; list its files: eaglenet store files")
+                raise UsageError(
+                    f"{file}: not in the store; list its files: eaglenet store files"
+                    f"{store_option(engine.location)}"
+                )
             (clip,) = view.snapshot.clips([view.snapshot.row(file)])
             ids = [clip.content_id]
         sources = sorted(

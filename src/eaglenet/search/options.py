@@ -405,6 +405,8 @@ class SearchOptions(SearchFields):
         for name in ("group_files", "rerank", "keep_duplicates", "literal"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise UsageError(f"{name} must be True or False, not {getattr(self, name)!r:.60}")
+        if not isinstance(self.filters, Filters | None):
+            raise UsageError(f"filters must be Filters(...), not {self.filters!r:.60}")
         object.__setattr__(self, "filters", self.filters or Filters())
         object.__setattr__(self, "modalities", parse_modalities(self.modalities))
         if not isinstance(self.shortlist, SupportsIndex) or self.shortlist.__index__() < 1:

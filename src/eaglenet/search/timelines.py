@@ -76,7 +76,22 @@ class Cut:
         return self.num_frames / self.media.rate
 
 
-def read_media(path: str | Path) -> Media:
+class MediaValues(NamedTuple):
+    """Fields of a :class:`Media` as plain numbers, which a sandboxed worker may return."""
+
+    rate: tuple[int, int]
+    num_frames: int
+    start: int
+    is_drop_frame: bool
+    width: int
+    height: int
+    has_audio: bool
+
+    def media(self, path: str) -> Media:
+        return Media(path, Fraction(*self.rate), *self[1:])
+
+
+def read_media_values(path: str) -> MediaValues:
     """Read rate, length and start timecode of a video without decoding it.
 
     The start timecode is that of the container or a ``tmcd`` track; 0 without one.
@@ -94,48 +109,16 @@ def read_media(path: str | Path) -> Media:
             )
             tags = [container.metadata, *(each.metadata for each in container.streams)]
             text = next((group["timecode"] for group in tags if "timecode" in group), "")
-            start, is_drop = _read_start(text, rate)
-            return Media(
-                str(path),
-                rate,
+            return MediaValues(
+                rate.as_integer_ratio(),
                 stream.frames or max(1, round(seconds * rate)),
-                start,
-                is_drop,
+                *_read_start(text, rate),
                 stream.width or 1920,
                 stream.height or 1080,
                 bool(container.streams.audio),
             )
     except (OSError, ValueError) as error:
         raise VideoDecodeError(path, str(error)) from error
-
-
-class MediaValues(NamedTuple):
-    """Fields of a :class:`Media` as plain numbers, which a sandboxed worker may return."""
-
-    rate: tuple[int, int]
-    num_frames: int
-    start: int
-    is_drop_frame: bool
-    width: int
-    height: int
-    has_audio: bool
-
-    def media(self, path: str) -> Media:
-        return Media(path, Fraction(*self.rate), *self[1:])
-
-
-def read_media_values(path: str) -> MediaValues:
-    """Run :func:`read_media`, for use in a sandboxed worker."""
-    media = read_media(path)
-    return MediaValues(
-        media.rate.as_integer_ratio(),
-        media.num_frames,
-        media.start,
-        media.is_drop_frame,
-        media.width,
-        media.height,
-        media.has_audio,
-    )
 
 
 def check_media_values(_path: str, values: MediaValues) -> None:

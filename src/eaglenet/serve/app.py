@@ -147,7 +147,7 @@ def _login_page(alert: bytes = b"") -> Response:
 def create_app(engine: Engine, settings: Settings | None = None) -> FastAPI:
     """Create an app that searches ``engine``; searches work once its lifespan is entered."""
     settings = settings or Settings()
-    state = State.make(engine, settings)
+    state = State(engine, settings)
     agents = None
     if settings.agents:
         from eaglenet.serve.mcp import Agents

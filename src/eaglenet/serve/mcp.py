@@ -42,6 +42,7 @@ from starlette.routing import Route
 
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
+from eaglenet.core.text import list_unknown
 from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
@@ -50,7 +51,7 @@ from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
 from eaglenet.serve.library import Order, path_below_roots
-from eaglenet.serve.problems import explain_field
+from eaglenet.serve.problems import explain_fields
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
@@ -190,10 +191,8 @@ class ToolServer(MCPServer[Any]):  # type: ignore[misc]
             raise ToolError(f"there is no tool {visible_text(name, 80)!r}; there are {names}")
         unknown = [argument for argument in arguments if argument not in tools[name]]
         if unknown:
-            names = ", ".join(tools[name]) or "none"
-            raise ToolError(
-                f"{name} has no argument {visible_text(unknown[0], 80)!r}; it has {names}"
-            )
+            fault = list_unknown([visible_text(each, 80) for each in unknown[:5]], tools[name])
+            raise ToolError(f"{name} has no argument {fault}")
         try:
             return await super().call_tool(name, arguments, context)
         except ToolError as error:
@@ -201,7 +200,7 @@ class ToolServer(MCPServer[Any]):  # type: ignore[misc]
                 raise ToolError(f"{name}: {error.__cause__}") from None
             if not isinstance(error.__cause__, ValidationError):
                 raise
-            problems = map(explain_field, error.__cause__.errors(include_url=False)[:5])
+            problems = explain_fields(error.__cause__.errors(include_url=False))
             raise ToolError(visible_text(f"{name}: {'; '.join(problems)}")) from None
 
 
@@ -696,7 +695,7 @@ async def serve_stdio(engine: Engine, save_folder: Path | None = None) -> None:
     Standard output carries only the protocol; other output goes to standard error. If cancelled,
     the tools end, but a thread still reads standard input: the caller must end the process.
     """
-    state = State.make(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
+    state = State(engine, Settings(timeout=STDIO_TIMEOUT, workers=1))
     agents = Agents(state, save_folder)
     state.start()
     server = asyncio.ensure_future(_run_stdio(agents.server))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -123,6 +123,28 @@ async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:
     return error_response(error.status_code, message, headers=headers)
 
 
+ALTERNATIVES = ("constrained-str", "dict[str,any]")
+"""Names that pydantic adds to the place of a query, which is a text or an object."""
+PATTERNS = {
+    "clip_id": "a clip id from search results",
+    "within": "a distance, like 5km, 800m or 3mi",
+}
+"""Meaning of the patterns of fields; that of a text is that something can be seen."""
+
+
+def explain_fields(problems: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Explain the first problems of a pydantic ``ValidationError``, one sentence per field."""
+    sentences: dict[tuple[str | int, ...], str] = {}
+    for problem in problems[:5]:
+        place = tuple(name for name in problem["loc"] if name not in ALTERNATIVES)
+        if place != problem["loc"] and problem["type"] in ("string_type", "dict_type"):
+            field = ".".join(map(str, place))[:100]
+            sentences.setdefault(place, f"{field} should be a text or an object")
+        else:
+            sentences[place] = explain_field({**problem, "loc": place})
+    return list(sentences.values())
+
+
 def explain_field(problem: Mapping[str, Any]) -> str:
     """Explain one problem of a pydantic ``ValidationError``, without the value.
 
@@ -134,8 +156,9 @@ def explain_field(problem: Mapping[str, Any]) -> str:
         return f"{field} is missing"
     if problem["type"] == "extra_forbidden":
         return f"{field} is unknown"
-    if problem["type"] == "string_pattern_mismatch" and field.endswith("clip_id"):
-        return f"{field} should be a clip id from search results"
+    if problem["type"] == "string_pattern_mismatch":
+        meaning = PATTERNS.get(field.rpartition(".")[2], "a text with a visible character")
+        return f"{field} should be {meaning}"
     text = str(problem["msg"]).removeprefix("Value error, ")
     explanation, count = re.subn(r"^(Input|String|List) should ", f"{field} should ", text)
     return (explanation if count else f"{field}: {text}")[:300]
@@ -143,7 +166,7 @@ def explain_field(problem: Mapping[str, Any]) -> str:
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
     """List the invalid fields, without their values."""
-    messages = [explain_field(problem) for problem in error.errors()[:5]]
+    messages = explain_fields(error.errors())
     # Names of unknown fields may contain lone surrogates.
     message = without_surrogates("; ".join(messages))
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -123,7 +123,8 @@ class SearchParameters(BaseModel):
         except UsageError as error:
             # The schema allows every text, and one that names no place is valid but not found.
             is_pair = COORDINATES.fullmatch(self.near or "")
-            raise Problem(400 if is_pair else 404, str(error)) from None
+            hint = "degrees north and east need no table: near=48.1,11.6"
+            raise Problem(400 if is_pair else 404, str(error), hint=hint) from None
         filters = Filters(
             path=self.path,
             after=self.after,  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import cast
 
 from fastapi import Request
@@ -24,38 +23,24 @@ from eaglenet.serve.security import TokenCheck
 from eaglenet.serve.settings import Settings
 
 
-@dataclass
 class State:
-    """Engine and components of one service; the batcher exists while the app runs."""
+    """Engine and components of one service; some of them exist only while the app runs."""
 
-    engine: Engine
-    settings: Settings
-    metrics: ServiceMetrics
-    tokens: TokenCheck | None
-    videos: VideoFiles
-    streams: Streams
-    frames: FrameDecoders
-    exports: TimelineExports
-    libraries: Libraries
-    uploads: UploadFolder | None = None
-    judge: ServiceJudge | None = None
-    _batcher: Batcher | None = field(default=None, repr=False)
-
-    @classmethod
-    def make(cls, engine: Engine, settings: Settings) -> State:
-        """Make the state of a service that has not been started."""
-        videos = VideoFiles(engine)
-        return cls(
-            engine=engine,
-            settings=settings,
-            metrics=ServiceMetrics(),
-            tokens=None if settings.token is None else TokenCheck(settings.token, settings.session),
-            videos=videos,
-            streams=Streams(settings.max_conversions, settings.timeout),
-            frames=FrameDecoders(videos, settings.timeout),
-            exports=TimelineExports(videos, settings.timeout),
-            libraries=Libraries(),
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.metrics = ServiceMetrics()
+        self.tokens = (
+            None if settings.token is None else TokenCheck(settings.token, settings.session)
         )
+        self.videos = VideoFiles(engine)
+        self.streams = Streams(settings.max_conversions, settings.timeout)
+        self.frames = FrameDecoders(self.videos, settings.timeout)
+        self.exports = TimelineExports(self.videos, settings.timeout)
+        self.libraries = Libraries()
+        self.uploads: UploadFolder | None = None
+        self.judge: ServiceJudge | None = None
+        self._batcher: Batcher | None = None
 
     @property
     def batcher(self) -> Batcher:

@@ -173,14 +173,14 @@ class Database:
             return self.connection.execute(statement, parameters).fetchall()
 
     def value(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        """First column of the first row; None if there is no row."""
+        """Return the first column of the first row; None if there is no row."""
         rows = self.rows(statement, parameters)
         return rows[0][0] if rows else None
 
     def verified_rows(
         self, table: str, where: str = "", parameters: Sequence[Any] = ()
     ) -> list[tuple[Any, ...]]:
-        """Rows of a table as ``(id, *values)``, each compared with its checksum.
+        """Return rows of a table as ``(id, *values)``, each compared with its checksum.
 
         Without ``where``, their number and the sum of their checksums are compared as well.
         """
@@ -320,7 +320,7 @@ def put_manifest(connection: sqlite3.Connection, manifest: Manifest) -> None:
 
 
 def read_segments(database: Database) -> list[SegmentInfo]:
-    """Segments in the order of their ids."""
+    """Return the segments in the order of their ids."""
     return [SegmentInfo.from_row(row) for row in database.verified_rows("segments")]
 
 

@@ -164,7 +164,7 @@ def is_network_disk(path: Path) -> bool:
 
 
 def file_system_type(path: Path) -> str:
-    """Type of the file system a path is on, like ``ext4`` or ``nfs4``; empty if unknown."""
+    """Return the type of the file system of a path, like ``ext4`` or ``nfs4``; empty if unknown."""
     real_path = os.path.realpath(path)
     best, best_kind = "", ""
     for mount, kind in _mounts():
@@ -175,7 +175,7 @@ def file_system_type(path: Path) -> str:
 
 
 def _mounts() -> Iterator[tuple[str, str]]:
-    """Mount points and their file system types."""
+    """Yield mount points and their file system types."""
     if sys.platform == "darwin":
         import subprocess
 

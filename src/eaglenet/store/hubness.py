@@ -55,7 +55,7 @@ class HubnessBank:
         )
 
     def offsets(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        r"""Hubness offset of each of the unit vectors ``[clips, dim]``.
+        r"""Return the hubness offset of each of the unit vectors ``[clips, dim]``.
 
         .. math:: h(v) = \frac{w}{a} \log \frac{1}{K} \sum_k \exp(a \, b_k \cdot v)
 
@@ -76,7 +76,7 @@ class HubnessBank:
         return np.concatenate(parts)
 
     def to_row(self) -> tuple[Any, ...]:
-        """Values of the table ``hubness``."""
+        """Return values for the table ``hubness``."""
         vectors = np.ascontiguousarray(self.vectors, np.float32).tobytes()
         return self.source, float(self.weight), float(self.scale), vectors, "\n".join(self.texts)
 

@@ -179,7 +179,7 @@ class Layout:
         return records
 
     def unpack(self, records: Features) -> dict[str, NDArray[Any]]:
-        """Inverse of :meth:`pack`, in single precision."""
+        """Return the arrays of records, in single precision; inverse of :meth:`pack`."""
         arrays: dict[str, NDArray[Any]] = {}
         for name in self.dtype.names or ():
             is_float = self.dtype[name].base.kind == "f"

@@ -262,7 +262,7 @@ def _free_segment_id(salvage: Salvage) -> int:
 
 
 def _intact_rows(salvage: Salvage, info: SegmentInfo) -> Iterator[NewRows]:
-    """Rows of a damaged segment that fit a clip in SQLite and all of their checksums."""
+    """Yield rows of a damaged segment that belong to a clip in SQLite and match all checksums."""
     sizes = {
         "vectors": 4 * salvage.manifest.dim,
         "labels": LABEL.itemsize,
@@ -446,7 +446,7 @@ for _table, _width in EARLIER_WIDTHS.items():
 
 
 def read_rows(path: Path) -> dict[str, dict[int, tuple[Any, ...]]]:
-    """Intact rows by table and id, as ``(id, *values)``."""
+    """Return intact rows by table and id, as ``(id, *values)``."""
     rows: dict[str, dict[int, tuple[Any, ...]]] = {table: {} for table in COLUMNS}
     file = path.read_bytes()
     for page in range(len(file) // PAGE_SIZE):

@@ -197,7 +197,7 @@ first search.
 
 
 def checksum(table: str, row_id: int, values: Sequence[Any]) -> int:
-    """Checksum of a row."""
+    """Return the checksum of a row."""
     if bytes in map(type, values):  # Few rows have blobs, and every row that is read comes here.
         values = [zlib.crc32(value) if _is_long(value) else value for value in values]
     return _text_checksum(table, row_id, values)
@@ -218,7 +218,7 @@ def row_of(table: str, row_id: int, values: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def names_of(table: str) -> tuple[str, ...]:
-    """All columns of a table, in order."""
+    """Return all columns of a table, in order."""
     return ("id", *COLUMNS[table], "checksum")
 
 
@@ -294,7 +294,7 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
 
 
 def _add_recordings(connection: sqlite3.Connection) -> None:
-    """Schema 1 to 2: time, place and camera of files, unknown until the next index run."""
+    """Add time, place and camera of files (schema 1 to 2), unknown until the next index run."""
     table, width = "files", EARLIER_WIDTHS["files"]
     location = Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
     names = names_of(table)
@@ -314,7 +314,7 @@ def _add_recordings(connection: sqlite3.Connection) -> None:
 
 
 def _add_tables(connection: sqlite3.Connection) -> None:
-    """Schema 1 to 2: clips from keyframes, and windows of transcripts; both are empty at first.
+    """Add empty tables for clips from keyframes and windows of transcripts (schema 1 to 2).
 
     The next index run encodes the windows.
     """

@@ -64,7 +64,7 @@ Labels = NDArray[np.void]
 
 
 def checksums_of(rows: Sequence[Any] | NDArray[Any]) -> NDArray[np.uint32]:
-    """One checksum for the bytes of each row."""
+    """Return a checksum of the bytes of each row."""
     return np.array([*map(zlib.crc32, rows)], np.uint32)
 
 
@@ -156,7 +156,7 @@ class Segment:
         return int(self._checked_rows("labels", len(self) - 1, len(self))["clip_id"][-1])
 
     def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of clips; -1 for those that are not in this segment."""
+        """Return the rows of clips; -1 for those that are not in this segment."""
         first, last = self.first_clip_id, self.last_clip_id
         if last - first + 1 == len(self):  # Nothing was ever removed.
             inside = (clip_ids >= first) & (clip_ids <= last)
@@ -188,7 +188,7 @@ class Segment:
         return vectors
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
-        """Features of a few rows, read because mapped pages would count as memory in use."""
+        """Return features of a few rows, read because mapped pages would count as memory in use."""
         size = self.manifest.layout.dtype.itemsize
         spans = [(int(row) * size, size) for row in rows]
         parts = self._read("features", spans, self.labels["features_checksum"][rows])
@@ -202,7 +202,7 @@ class Segment:
         return self._read("thumbnails", spans, labels["thumbnail_checksum"])
 
     def copy_of(self, rows: NDArray[np.int64]) -> NewRows:
-        """Rows to append to another segment, everything compared with its checksum."""
+        """Return rows to append to another segment, compared with all their checksums."""
         return NewRows(
             self.labels[rows],
             self.vectors_at(rows),
@@ -235,7 +235,7 @@ class Segment:
         return np.frombuffer(self._maps[kind], dtype).reshape(self.info.num_rows, *shape)
 
     def _checked_rows(self, kind: str, first: int, end: int) -> NDArray[Any]:
-        """Rows of a mapped file, their blocks compared with the checksums."""
+        """Return rows of a mapped file, after comparing their blocks with the checksums."""
         array, column = self._arrays[kind], MAPPED.index(kind)
         blocks = slice(first // BLOCK, -(-end // BLOCK))
         if not self._is_checked[blocks, column].all():
@@ -377,7 +377,7 @@ def _write_all(descriptor: int, content: memoryview) -> None:
 
 
 def block_checksums(rows: NDArray[Any]) -> list[int]:
-    """Checksum of each block of ``BLOCK`` rows."""
+    """Return the checksum of each block of ``BLOCK`` rows."""
     return [
         zlib.crc32(bytes_of(rows[first : first + BLOCK])) for first in range(0, len(rows), BLOCK)
     ]

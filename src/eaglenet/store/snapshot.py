@@ -115,7 +115,7 @@ class Snapshot:
         return self.database.opened_file, self.version
 
     def __len__(self) -> int:
-        """Number of clips that can be found."""
+        """Return the number of clips that can be found."""
         return self.num_rows if self.visible is None else int(self.visible.sum())
 
     def _visibility_mask(self, hidden_clip_ids: NDArray[np.int64]) -> NDArray[np.bool_] | None:
@@ -130,7 +130,7 @@ class Snapshot:
         return visible
 
     def visible_rows(self) -> NDArray[np.int64]:
-        """Rows of the clips that can be found."""
+        """Return the rows of the clips that can be found."""
         return np.arange(self.num_rows) if self.visible is None else np.flatnonzero(self.visible)
 
     def rows_of_clips(self, clip_ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -178,7 +178,7 @@ class Snapshot:
             row += high - low
 
     def codes(self, first: int = 0, end: int | None = None) -> Codes:
-        """Codes of the clips between two rows, copied into memory for scanning."""
+        """Return codes of the clips between two rows, copied into memory for scanning."""
         blocks = [
             block
             for segment, low, high in self._segments_between(first, end)
@@ -219,7 +219,7 @@ class Snapshot:
         return self._label("content_id", np.uint32)
 
     def rows_of_contents(self, content_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mask over rows: clips of these contents."""
+        """Return a mask over rows: clips of these contents."""
         is_selected = np.zeros(int(self.content_ids.max(initial=0)) + 1, bool)
         ids = np.asarray(content_ids, np.int64)
         is_selected[ids[ids < len(is_selected)]] = True
@@ -228,24 +228,24 @@ class Snapshot:
     # Clips
 
     def fingerprints(self, rows: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """Checksums of the vector and the features of clips: equal if their bytes are equal."""
+        """Return checksums of the vector and the features of each clip."""
         names = ["vector_checksum", "features_checksum"]
         labels = self._gather(rows, np.zeros(len(rows), LABEL), lambda each, at: each.labels[at])
         return list(zip(*(labels[name].tolist() for name in names), strict=True))
 
     def features_at(self, rows: NDArray[np.int64]) -> Features:
-        """Features of a few clips, compared with their checksums."""
+        """Return features of a few clips, compared with their checksums."""
         features = np.empty(len(rows), self.manifest.layout.dtype)
         return self._gather(rows, features, Segment.features_at, "features")
 
     def thumbnail(self, row: int) -> bytes:
-        """JPEG of a clip."""
+        """Return the JPEG of a clip."""
         with self._current():
             ((segment, _, inside),) = self._by_segment(np.array([row]))
             return segment.thumbnails_at(inside)[0]
 
     def clips(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Clip]:
-        """Times and files of clips."""
+        """Return the clips of rows, with their times and contents."""
         indices = np.asarray(rows, np.int64)
         with self._current(), self.database.reading():
             empty = np.zeros(len(indices), LABEL)
@@ -266,7 +266,7 @@ class Snapshot:
             return self.clips_of_contents([rows[0][0]])[rows[0][0]] if rows else []
 
     def clips_of_contents(self, content_ids: Iterable[int]) -> dict[int, list[Clip]]:
-        """Clips that can be found, by content id; those of a content in order of time."""
+        """Return the clips that can be found, by content id and in order of time."""
         return {
             content_id: [clips[index] for index in range(len(clips))]
             for content_id, clips in self._clips_by_content(content_ids).items()
@@ -319,7 +319,7 @@ class Snapshot:
     # Clip ids
 
     def row(self, name: str) -> int:
-        """Row of the clip with an id as :func:`clip_id` makes it, or with a prefix of it."""
+        """Return the row of the clip with an id of :func:`clip_id`, or with a shortened one."""
         row = None
         if isinstance(name, str):
             row = self._row(name)
@@ -433,7 +433,7 @@ class Snapshot:
         return sum(info.num_rows for info in self._window_segments)
 
     def windows(self, encoder: str) -> WindowIndex:
-        """Windows of transcript lines that this encoder made; mapped on first use."""
+        """Return the windows of an encoder, mapped on first use."""
         if encoder not in self._windows:
             with self._current():
                 segments = [
@@ -463,12 +463,12 @@ class Snapshot:
             return transcripts.window_hits(self.database, near, limit)
 
     def similar_terms(self, term: str, limit: int = 3) -> list[str]:
-        """Words in the transcripts that are spelled like ``term``."""
+        """Return words of the transcripts that are spelled like ``term``."""
         transcripts.verify_text(self.database)
         return transcripts.similar_terms(self.database, term, limit)
 
     def terms_beginning_with(self, beginning: str, limit: int) -> list[str]:
-        """Words in the transcripts with this prefix, short ones first."""
+        """Return words of the transcripts with this prefix, the shortest first."""
         transcripts.verify_text(self.database)
         return transcripts.terms_beginning_with(self.database, beginning, limit)
 
@@ -480,7 +480,7 @@ class Snapshot:
     def transcripts(
         self, kinds: Sequence[TranscriptKind] | None = None, content_id: int | None = None
     ) -> Iterator[tuple[Source, list[Line]]]:
-        """All sources of some kinds, or of one file, with their lines."""
+        """Yield all sources of some kinds, or of one content, with their lines."""
         for source_id, source in transcripts.stored_sources(self.database, kinds, content_id):
             yield source, transcripts.lines_of_source(self.database, source_id)
 

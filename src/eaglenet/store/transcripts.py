@@ -52,7 +52,7 @@ def source_values(source: Source, content_id: int) -> tuple[Any, ...]:
 
 
 def source_of(values: Sequence[Any], content: str) -> Source:
-    """Inverse of :func:`source_values`."""
+    """Return the source of values of the table; inverse of :func:`source_values`."""
     source = Source(content, *values[1:])
     return source if values[9] is not None else replace(source, until=INFINITY)
 
@@ -97,7 +97,7 @@ def _content_term(content_id: int) -> str:
 
 
 def _language_term(line: Line) -> str:
-    """Language of a line without its region; empty if unknown."""
+    """Return the term for the language of a line, without its region; empty if unknown."""
     code = re.match("[A-Za-z]*", line.language)
     return f"{LANGUAGE}{code[0].lower()}" if code and code[0] else ""
 
@@ -192,7 +192,7 @@ def _line_hits(database: Database, ids: Sequence[int]) -> list[LineHit]:
 
 
 def content_hashes(database: Database, ids: Iterable[int]) -> dict[int, str]:
-    """Content hashes by content id."""
+    """Return content hashes by content id."""
     content_ids = sorted(ids)
     hashes = dict(database.verified_rows_by("contents", "id", content_ids))
     if len(hashes) != len(content_ids):
@@ -291,7 +291,7 @@ def stored_sources(
     kinds: Sequence[TranscriptKind] | None = None,
     content_id: int | None = None,
 ) -> list[tuple[int, Source]]:
-    """All sources with their ids, or those of some kinds, or of one file."""
+    """Return all sources with their ids, or those of some kinds, or of one content."""
     conditions: list[str] = []
     values: list[Any] = []
     if kinds is not None:
@@ -308,7 +308,7 @@ def stored_sources(
 
 
 def sources_of_kinds(database: Database, kinds: Sequence[TranscriptKind]) -> list[int] | None:
-    """Ids of the sources of some kinds; None if all are of these kinds."""
+    """Return the ids of the sources of some kinds; None if all are of these kinds."""
     marks = ", ".join("?" * len(kinds))
     if not database.rows(f"SELECT 1 FROM sources WHERE kind NOT IN ({marks}) LIMIT 1", kinds):
         return None
@@ -317,7 +317,7 @@ def sources_of_kinds(database: Database, kinds: Sequence[TranscriptKind]) -> lis
 
 
 def source_id_of(database: Database, key: SourceKey) -> int | None:
-    """Id of a source; None if it is not stored."""
+    """Return the id of a source; None if it is not stored."""
     value: int | None = database.value(
         "SELECT sources.id FROM sources JOIN contents ON contents.id = sources.content_id "
         "WHERE contents.hash = ? AND sources.kind = ? AND sources.path = ?",

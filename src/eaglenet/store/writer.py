@@ -256,7 +256,7 @@ class LocalWriter:
         return self.num_visible()
 
     def num_visible(self) -> int:
-        """Number of clips that can be found."""
+        """Return the number of clips that can be found."""
         total = self.database.value("SELECT num_rows FROM totals WHERE name = 'clips'")
         num_hidden = self.database.value(
             "SELECT count(*) FROM hidden JOIN clips ON clips.id = hidden.clip_id"

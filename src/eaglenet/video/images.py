@@ -248,11 +248,11 @@ def _cause(error: Exception) -> str:
 
 
 def _upright(image: Image) -> Image:
-    """Turn an image upright and convert it to RGB.
+    """Rotate an image upright and convert it to RGB.
 
-    HEIC and AVIF are turned by their boxes `irot` and `imir` alone: their standard (ISO/IEC
-    23008-12) says that viewers ignore the orientation in EXIF, which phones write too. Decoders
-    turn HEIC and hide its EXIF orientation; for AVIF they set it from the boxes.
+    Only their boxes ``irot`` and ``imir`` rotate HEIC and AVIF: by their standard (ISO/IEC
+    23008-12), viewers ignore the orientation in EXIF, which phones also write. Decoders rotate HEIC
+    and hide its EXIF orientation; for AVIF, they set it from the boxes.
     """
     from PIL import Image, ImageOps
 

@@ -1,4 +1,4 @@
-"""The compact towers: laws of their own, and parity with the towers that they start from."""
+"""The compact towers: their properties, and parity with the towers that they start from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH, HEADS, HIDDEN = 24, 2, 48
 
 
 def make_encoder(patch_size: int = 7) -> CompactEncoder:
-    """Frames of 28 pixels in 4 x 4 patches, 3 blocks, 40 words."""
+    """Return an encoder of frames with 28 pixels in 4 x 4 patches, 3 blocks, 40 tokens."""
     vision = CompactVisionConfig(28, patch_size, WIDTH, 3, HEADS, HIDDEN)
     text = CompactTextConfig(40, 12, WIDTH, 2, HEADS, HIDDEN)
     return CompactEncoder(CompactConfig(16, vision, text), seed=3).eval()
@@ -34,11 +34,11 @@ def test_a_frame_is_the_mean_of_its_places() -> None:
     clips = Clips(frames, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, 3))
     with torch.no_grad():
         plain = encoder.encode_video(clips)
-        detailed = encoder.encode_video(clips, patches=True)
-    assert detailed.patches is not None
-    assert detailed.patches.shape == (2, 3, 1 + 16, 16)
-    torch.testing.assert_close(detailed.frames, plain.frames)
-    torch.testing.assert_close(detailed.patches[:, :, 1:].mean(dim=2), plain.frames)
+        details = encoder.encode_video(clips, patches=True)
+    assert details.patches is not None
+    assert details.patches.shape == (2, 3, 1 + 16, 16)
+    torch.testing.assert_close(details.frames, plain.frames)
+    torch.testing.assert_close(details.patches[:, :, 1:].mean(dim=2), plain.frames)
 
 
 def test_a_sentence_is_the_mean_of_its_words_and_padding_changes_nothing() -> None:
@@ -46,12 +46,12 @@ def test_a_sentence_is_the_mean_of_its_words_and_padding_changes_nothing() -> No
     ids = torch.tensor([[1, 5, 9, 2, 0, 0, 0], [1, 7, 2, 0, 0, 0, 0]])
     tokens = Tokens(ids, ids != 0)
     with torch.no_grad():
-        detailed = encoder.encode_text(tokens, words=True)
+        details = encoder.encode_text(tokens, words=True)
         plain = encoder.encode_text(tokens)
         alone = encoder.encode_text(Tokens(ids[1:, :3], ids[1:, :3] != 0))
-    assert detailed.words is not None
-    torch.testing.assert_close(plain.sentence, detailed.sentence)
-    torch.testing.assert_close(detailed.words[0, :4].mean(dim=0), plain.sentence[0])
+    assert details.words is not None
+    torch.testing.assert_close(plain.sentence, details.sentence)
+    torch.testing.assert_close(details.words[0, :4].mean(dim=0), plain.sentence[0])
     torch.testing.assert_close(alone.sentence[0], plain.sentence[1])
 
 
@@ -76,7 +76,7 @@ def test_impossible_shapes_are_refused(change: dict[str, int], message: str) -> 
 
 
 def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
-    """Without pooling the towers equal those they start from, read as transformers writes them."""
+    """Without pooling, the towers equal those of transformers from which they start."""
     from transformers import BertConfig, BertModel, Dinov2Config, Dinov2Model
 
     torch.manual_seed(0)
@@ -124,7 +124,7 @@ def test_it_starts_as_dinov2_and_bert(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_only_the_attention_of_shifted_blocks_sees_neighbouring_frames() -> None:
-    """And nothing moves out of a padded frame, which a CPU must then encode as well."""
+    """No token moves out of a padded frame, which a CPU must then encode, too."""
     encoder = make_encoder()
     frames = torch.randint(0, 256, (2, 3, 3, 28, 28), dtype=torch.uint8)
     mask = torch.tensor([[True, True, True], [True, True, False]])
@@ -133,8 +133,8 @@ def test_only_the_attention_of_shifted_blocks_sees_neighbouring_frames() -> None
     tower = encoder.vision
     first, second, third = tower.blocks
     tokens = first(tower.embed(frames.flatten(0, 1)))
-    shifted = second.attention(shift_tokens(second.ln_1(tokens), 3, mask))
-    tokens = tower.norm(third(second.finish(tokens, shifted)))
+    attention_output = second.attention(shift_tokens(second.ln_1(tokens), 3, mask))
+    tokens = tower.norm(third(second.finish(tokens, attention_output)))
     both = torch.cat([tokens[:, 0], tokens[:, 1:].mean(dim=1)], dim=-1)
     expected = tower.projection(both).unflatten(0, (2, 3))
     torch.testing.assert_close(encoder.encode_frames(frames, mask)[:, :, 0][mask], expected[mask])
@@ -148,8 +148,8 @@ def test_frames_of_merged_patches_have_the_mean_of_whole_frames() -> None:
     tower = make_encoder().vision
     classes, patches = torch.randn(2, 3, WIDTH), torch.randn(2, 4, WIDTH)
     sizes = torch.tensor([[1.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0, 2.0]])
-    merged = tower.read_merged(classes, patches, sizes)
+    vectors = tower.read_merged(classes, patches, sizes)
     for clip in range(2):
         every = patches[clip].repeat_interleave(sizes[clip].long(), dim=0)
         means = [tower.norm(classes[clip]).mean(dim=0), tower.norm(every).mean(dim=0)]
-        torch.testing.assert_close(merged[clip].mean(dim=0), tower.projection(torch.cat(means)))
+        torch.testing.assert_close(vectors[clip].mean(dim=0), tower.projection(torch.cat(means)))

@@ -93,11 +93,16 @@ def test_every_ablation_table_has_its_commands() -> None:
 
 
 @pytest.mark.parametrize("line", [c for c in COMMANDS if not c.startswith("eaglenet train ")])
-def test_every_other_command_of_the_page_parses(line: str) -> None:
+def test_every_other_command_of_the_page_parses(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program, name, *arguments = shlex.split(line)
     if program == "python":
         assert (HERE.parents[2] / name).is_file()
         return
+    monkeypatch.chdir(tmp_path)
+    for argument in arguments:  # Folders of results must exist.
+        (tmp_path / argument).parent.mkdir(parents=True, exist_ok=True)
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     command.make_context(name, arguments)
 

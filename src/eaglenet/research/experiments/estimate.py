@@ -1,4 +1,4 @@
-"""Estimates of the cost of a run: time and memory of training steps, and of preparing videos."""
+"""Estimates of the cost of a run: time and memory of training steps, time to prepare videos."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from eaglenet.research.training.step import training_losses
 FIRST_PAIRS = 4
 """Pairs in the first step timed on a CPU, where a whole batch may take minutes."""
 ENOUGH_SECONDS = 2.0
-"""Shortest step to extrapolate from; after a shorter step, twice the pairs are timed."""
+"""Seconds of a step from which to extrapolate; after a shorter step, twice the pairs are timed."""
 MakeBatch = Callable[[int], PairBatch]
-"""Returns a batch of the given number of pairs."""
+"""Returns a batch with this number of pairs."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Videos to decode before the first step, and to encode for a head; the estimated seconds."""
+    """Number of videos to decode (and to encode, for a head) before training, and the seconds."""
 
     num_videos: int = 0
     seconds: float = 0.0
@@ -101,7 +101,7 @@ def estimate_run(
     base = peak_memory(device)
     seconds = time_step(pairs)
     if seconds < 5 * ENOUGH_SECONDS:
-        seconds = time_step(pairs)  # the first step also allocates
+        seconds = time_step(pairs)  # The first step also allocated memory.
     while pairs < training.batch_size and seconds < ENOUGH_SECONDS:
         pairs = min(2 * pairs, training.batch_size)
         seconds = time_step(pairs)
@@ -138,9 +138,9 @@ def blank_features(data: DataChoice, config: FeatureConfig, pairs: int) -> PairB
 
 
 SAMPLES = (0.1, 0.3, 0.5, 0.7)
-"""Ranks, by size, of the files that are decoded to measure the time; the first warms up."""
+"""Quantiles of the file size at which files are decoded to measure the time."""
 SAMPLE_SECONDS = 20.0
-"""Time after which no other file is decoded."""
+"""Seconds after which no further file is decoded."""
 
 
 def estimate_preparation(
@@ -183,7 +183,7 @@ def estimate_preparation(
 
 @functools.cache
 def decoding_seconds(paths: tuple[Path, ...], spec: FrameSpec) -> float:
-    """Measure the seconds per byte of decoding files in one process, without its start."""
+    """Measure the seconds per byte for decoding files in one process, without its start."""
     from eaglenet.video.decoding import DecodeRequest, decode_many, without_skip_warnings
 
     requests = [DecodeRequest(str(path), path) for path in (paths[0], *paths)]
@@ -203,7 +203,7 @@ def decoding_seconds(paths: tuple[Path, ...], spec: FrameSpec) -> float:
 
 @functools.cache
 def encoding_seconds(frames: FrameSpec, device: torch.device) -> float:
-    """Measure the seconds in which the frozen towers encode one video."""
+    """Measure the seconds for encoding one video with the frozen towers."""
     towers = load(TOWERS, device=device)
     spec = dataclasses.replace(frames, size=towers.frame_spec.size, resize=towers.frame_spec.resize)
     videos = blank_batch(DataChoice("", frames=spec), towers, 1).to(device).videos

@@ -1,4 +1,4 @@
-"""Hubness bank of a store: that of a file, the model's own, that of before, or none."""
+"""Hubness bank of a store: from a file, from the model, the previous one, or none."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_head_gives_its_bank_and_leaves_the_towers_as_they_are(tmp_path: Path)
     assert bank.scale == pytest.approx(head.loss.scale().item(), rel=1e-6)
 
 
-def test_the_model_in_the_package_levels_new_stores_with_its_own_bank(tmp_path: Path) -> None:
+def test_new_stores_of_the_packaged_model_have_its_bank(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     colour_video(tmp_path / "videos/0.mp4", ["red", "green"])
     arguments = ["index", str(tmp_path / "videos"), "--store", str(tmp_path / "store")]
