@@ -152,11 +152,15 @@ def argument(help: str, default: Any = ..., **metadata: Any) -> Any:
     )
 
 
-def root_setting(root: str) -> list[str]:
-    """Return ``--root`` as a setting; raise if it does not exist, before weights are loaded."""
-    if root and not Path(root).expanduser().exists():
+def root_setting(root: str, *, must_exist: bool = True) -> list[str]:
+    """Return ``--root`` as a setting, absolute because a run is evaluated from other folders.
+
+    Raises if it does not exist, before weights are loaded.
+    """
+    path = Path(root).expanduser()
+    if root and must_exist and not path.exists():
         raise UsageError(f"--root {root}: no such folder or file")
-    return [f"data.root={root}"] if root else []
+    return [f"data.root={path.absolute()}"] if root else []
 
 
 def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:

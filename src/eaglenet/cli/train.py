@@ -86,7 +86,7 @@ def train(
             )
             return
         # A dry run reports a missing root together with all other problems.
-        root_settings = [f"data.root={root}"] if dry_run and root else root_setting(root)
+        root_settings = root_setting(root, must_exist=not dry_run)
         _, experiment = find_experiment(name, data, tower, protocol, variants)
         experiment = experiment.override([*root_settings, *(settings or [])])
         if dry_run:

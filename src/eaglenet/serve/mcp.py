@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial, wraps
 from pathlib import Path
-from typing import IO, Annotated, Any, ParamSpec, Self, TypeVar
+from typing import IO, Annotated, Any, ParamSpec, Self, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
@@ -394,10 +394,14 @@ class Agents:
         ] = None,
         kinds: Annotated[
             list[TranscriptKind],
-            Field(min_length=1, max_length=3, description="text is on-screen text"),
+            Field(
+                min_length=1,
+                max_length=len(get_args(TranscriptKind)),
+                description="text is on-screen text; description is a sentence of a model",
+            ),
         ] = ["subtitle", "speech", "text"],  # noqa: B006
     ) -> TranscriptBody:
-        """Return speech and on-screen text of the file of a clip, in order of time."""
+        """Return speech, on-screen text or descriptions of the file of a clip, in order of time."""
         clip, files = await self._find(clip_id)
         last = math.inf if end is None else end
 

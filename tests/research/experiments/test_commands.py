@@ -270,6 +270,19 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_is_evaluated_from_another_folder(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(features.parent)
+    invoke(
+        "train", "xpool", "--data", "features", "--root", features.name, "--device", "cpu",
+        "--output", tmp_path / "run", *settings(SMALL),
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    found = json.loads(invoke("evaluate", "run", "--split", "val", "--device", "cpu", "--json"))
+    assert found["videos_found"] == 10
+
+
 @pytest.mark.parametrize("command", [["compare", "xpool", "ts2net"], ["ablate", "coefficient"]])
 def test_a_campaign_can_be_checked_without_training(
     command: list[str], features: Path, tmp_path: Path

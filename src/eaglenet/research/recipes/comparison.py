@@ -70,7 +70,7 @@ def compare(
     """
     folder = Path(output).expanduser()
     base = Recipe("", data, tower, protocol)
-    root_settings = [f"data.root={root}"] if root else []
+    root_settings = [f"data.root={Path(root).expanduser().absolute()}"] if root else []
     trials, failures = find_trials(methods, base, [*root_settings, *settings])
     split = split or default_split(trials[0].experiment.data)
     rows = run_campaign(
