@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def main() -> None:
     parser.add_argument("--photographs", type=Path, default=None, help="other unseen items")
     parser.add_argument("--items", type=int, default=None, help="items of each folder, at most")
     parser.add_argument("--vectors", type=Path, required=True, help="folder where vectors are kept")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="items of galleries")
     parser.add_argument("--model", default="small")
     parser.add_argument("--name", default="confidence", help="name of the result")
     parser.add_argument("--save", action="store_true", help="write the calibration of the model")
@@ -106,7 +108,7 @@ def main() -> None:
     rows = [
         {"files": name, **row}
         for name, each in galleries.items()
-        for row in measure_sizes(each, calibration, fitting)
+        for row in measure_sizes(each, calibration, fitting, options.sizes)
     ]
     result: dict[str, Any] = {
         "model": options.model,
@@ -123,12 +125,12 @@ def main() -> None:
 
 
 def measure_sizes(
-    gallery: Gallery, calibration: Calibration | None, fitting: Trials
+    gallery: Gallery, calibration: Calibration | None, fitting: Trials, sizes: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Measure at each size for which there are enough clips, with and without absent subjects."""
+    """Measure at each size that the clips suffice for, with and without absent subjects."""
     num_clips = gallery.scores.shape[1]
     rows = []
-    for size in (size for size in SIZES if size <= num_clips):
+    for size in (size for size in sizes if size <= num_clips):
         shares = (0.0, ABSENT_SHARE) if gallery.can_lack_subjects(size) else (0.0,)
         for share in shares:
             trials = draw_trials(

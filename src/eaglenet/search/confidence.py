@@ -37,8 +37,8 @@ FILE = "confidence.json"
 MAX_RIVALS = 100
 """Files of the shortlist that a hit is compared with, as when the weights were fitted."""
 MIN_CLIPS = 10
-"""Minimum clips to search for hits to have a confidence. A choice, not a measurement: the smallest
-gallery measured has 100 clips, and a single unrelated clip would seem likely."""
+"""Minimum clips to search for hits to have a confidence: the smallest number measured. A single
+unrelated clip would seem likely."""
 SAMPLE_SIZE = 1024
 """Clips from which the mean score of a query is estimated; the error is about 0.001."""
 MIN_LIKELY = 0.1
