@@ -78,7 +78,8 @@ def test_ctrl_c_ends_training_soon_with_one_line(clips: Path, tmp_path: Path, mo
     assert "Traceback" not in messages
     assert messages.strip().endswith("run the same command again to continue")
     if moment == "imports":
-        assert messages.strip().count("\n") == 0, messages
+        # A slow machine is told what it waits for.
+        assert messages.replace("loading PyTorch\n", "").strip().count("\n") == 0, messages
         # 0.05 s; the teardown of torch alone takes 0.4 s.
         assert usage.ru_utime + usage.ru_stime - start < 0.3
     deadline = time.monotonic() + 20

@@ -67,10 +67,10 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "EAGLENET_CACHE": str(tmp_path / "cache"),
     }.items():
         monkeypatch.setenv(name, value)
-    fetching._bucket.cache_clear()
+    fetching._open_bucket.cache_clear()
     # What another test of this process stored is still there.
     yield f"s3://bucket/{tmp_path.name}"
-    fetching._bucket.cache_clear()
+    fetching._open_bucket.cache_clear()
     gate.close()
     server.stop()
 
