@@ -53,7 +53,7 @@ def test_a_missing_folder_of_a_model_is_not_to_be_downloaded(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [([], "add --root FOLDER"), (["--root", "nosuch"], "--root nosuch: no such folder")],
+    [([], "add --root FOLDER"), (["--root", "nosuch"], "/nosuch: no such folder")],
 )
 def test_a_root_that_is_not_there_does_not_hide_the_model(arguments: list[str], told: str) -> None:
     _, data, model = str(dry_run("folder", *arguments)).splitlines()
