@@ -64,7 +64,7 @@ store loads nothing of object storage."""
 OLD_FORMAT = ("clips.lance", "snapshot")
 """Files and folders of stores that eaglenet made before it used SQLite."""
 ATTEMPTS = 5
-UPGRADE_ATTEMPTS = 50
+UPGRADE_ATTEMPTS = 150
 """Attempts, a tenth of a second apart; an upgrade of a million clips takes a second or two."""
 
 
