@@ -156,6 +156,14 @@ def test_a_service_that_decodes_an_upload_ends_within_five_seconds(store: Path) 
     assert answers[0].status_code == 503
 
 
+@pytest.mark.parametrize("delay", [0, 0.05, 0.2, 0.4])
+def test_a_service_that_has_just_begun_ends_cleanly(store: Path, delay: float) -> None:
+    """While uvicorn installs its handlers, and while the image tower loads."""
+    service = Service(store, "--allow-uploads")
+    time.sleep(delay)
+    assert service.end(signal.SIGTERM) == (0, "")
+
+
 def test_an_interrupted_service_says_what_it_waits_for_and_ends_at_once_the_second_time(
     service: Service,
 ) -> None:

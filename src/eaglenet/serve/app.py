@@ -212,8 +212,9 @@ def run(
     def warm_app() -> FastAPI:
         engine.warm_up()
         if settings.allow_uploads:
-            # Takes a second, which texts need not wait for.
-            threading.Thread(target=_warm_up_images, args=(engine,), daemon=True).start()
+            # Takes a second, which texts need not wait for. Not a daemon: Python's end would cut one
+            # off inside the runtime of the tower, which then aborts the process.
+            threading.Thread(target=_warm_up_images, args=(engine,)).start()
         on_cpu = engine.model.device == "cpu"
         return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
 
@@ -237,15 +238,8 @@ def run_app(
     """Run any app like :func:`run`; ``make_app`` is called before the port opens."""
     listener = _listen(host, port)
     with listener:
-        app = make_app()
-        _configure_torch()
-        listener.listen(1024)
-        if on_ready is not None:
-            name = reachable_host(host)
-            url_host = f"[{name}]" if ":" in name else name
-            on_ready(f"http://{url_host}:{listener.getsockname()[1]}/")
         config = uvicorn.Config(
-            app,
+            make_app(),
             http=protocol_for(settings),
             access_log=False,
             log_config=None,
@@ -256,11 +250,19 @@ def run_app(
             timeout_graceful_shutdown=GRACE_SECONDS,
             h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         )
+        server = _Server(config, until)
         if threading.current_thread() is threading.main_thread():
-            # uvicorn shuts down at these signals, then raises them again.
+            # Before the address is known, so that a service can be stopped as soon as it is ready.
+            # uvicorn installs the same handlers later, shuts down, then raises the signals again.
             for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: None)
-        _Server(config, until).run(sockets=[listener])
+                signal.signal(number, server.handle_exit)
+        _configure_torch()
+        listener.listen(1024)
+        if on_ready is not None:
+            name = reachable_host(host)
+            url_host = f"[{name}]" if ":" in name else name
+            on_ready(f"http://{url_host}:{listener.getsockname()[1]}/")
+        server.run(sockets=[listener])
 
 
 def reachable_host(host: str) -> str:
