@@ -212,8 +212,8 @@ def run(
     def warm_app() -> FastAPI:
         engine.warm_up()
         if settings.allow_uploads:
-            # Takes a second, which texts need not wait for. Not a daemon: Python's end would cut one
-            # off inside the runtime of the tower, which then aborts the process.
+            # Takes a second, which texts need not wait for. Not a daemon: Python's end would stop
+            # one inside the runtime of the tower, which then aborts the process.
             threading.Thread(target=_warm_up_images, args=(engine,)).start()
         on_cpu = engine.model.device == "cpu"
         return create_app(engine, replace(settings, workers=num_cores()) if on_cpu else settings)
