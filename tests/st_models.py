@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from eaglenet.encoders.sentence_transformer import sentence_transformers
+from eaglenet.encoders.sentence_transformer_files import sentence_transformers
 
 SPECIAL = (
     "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
