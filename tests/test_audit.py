@@ -25,19 +25,46 @@ def audit() -> ModuleType:
     return module
 
 
-def stand_in(folder: Path, words: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pip-audit beside the interpreter that says this."""
+def stand_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, report: object = None, error: str = ""
+) -> None:
+    """A pip-audit beside the interpreter that prints this, and fails as the real one does."""
+    (folder / "report.json").write_text("" if report is None else json.dumps(report))
     program = folder / "pip-audit"
-    program.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit {code}\n")
+    program.write_text(f"#!/bin/sh\ncat {folder}/report.json\necho '{error}' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(folder / "python"))
 
 
 def test_a_known_vulnerability_fails_the_audit(
-    audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    audit: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stand_in(tmp_path, "pillow 1.0 PYSEC-1", 1, monkeypatch)
+    parts = [
+        {"name": "pillow", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]},
+        {"name": "av", "version": "18.0", "vulns": []},
+    ]
+    stand_in(tmp_path, monkeypatch, report={"dependencies": parts})
     assert audit.known_vulnerabilities() == 1
+    printed = capsys.readouterr().out
+    assert "pillow 1.0: PYSEC-1, fixed in 2" in printed
+    assert "2 pins checked, 1 known" in printed
+
+
+def test_pins_that_the_database_does_not_know_are_counted(
+    audit: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parts = [{"name": "zipp", "skip_reason": "not found"}, {"name": "yarl", "skip_reason": "x"}]
+    stand_in(tmp_path, monkeypatch, report={"dependencies": parts})
+    assert audit.known_vulnerabilities() == 0
+    printed = capsys.readouterr().out
+    assert "2 of 2 pins were not found" in printed
+    assert "0 pins checked" in printed
 
 
 def test_without_a_network_that_is_said_and_no_failure(
@@ -46,9 +73,16 @@ def test_without_a_network_that_is_said_and_no_failure(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stand_in(tmp_path, "ConnectionError: Max retries exceeded", 1, monkeypatch)
+    stand_in(tmp_path, monkeypatch, error="ConnectionError: Max retries exceeded")
     assert audit.known_vulnerabilities() == 0
     assert "no network" in capsys.readouterr().out
+
+
+def test_an_audit_that_fails_otherwise_fails(
+    audit: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, error="No matching distribution found")
+    assert audit.known_vulnerabilities() == 1
 
 
 def test_a_package_unlike_its_pin_is_named(

@@ -97,7 +97,10 @@ def sbom() -> dict[str, object]:
 
 
 def known_vulnerabilities() -> int:
-    """Exit code of pip-audit; 0 where it or the network is not there, which is said."""
+    """Print the pins with known vulnerabilities, and how many could not be checked; return 1 or 0.
+
+    0 also if pip-audit or the network is missing, which is printed.
+    """
     # Beside this interpreter first: a virtual environment need not be on the path.
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     program = shutil.which("pip-audit", path=places)
@@ -106,18 +109,31 @@ def known_vulnerabilities() -> int:
             "pip-audit is not installed (pip install pip-audit); vulnerabilities were not checked"
         )
         return 0
+    # Without pip, which refuses pins that only other versions of Python can install.
+    options = ["--progress-spinner", "off", "--format", "json", "--no-deps", "--disable-pip"]
     run = subprocess.run(
-        [program, "--progress-spinner", "off", "-r", str(CONSTRAINTS), "--no-deps"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [program, *options, "-r", str(CONSTRAINTS)], capture_output=True, text=True, check=False
     )
-    offline = ("ConnectionError", "Max retries", "Name or service", "resolve")
-    if run.returncode and any(word in run.stderr for word in offline):
-        print("no network; vulnerabilities were not checked")
-        return 0
-    print(run.stdout or run.stderr)
-    return run.returncode
+    try:
+        parts = json.loads(run.stdout)["dependencies"]
+    except (ValueError, KeyError, TypeError):
+        offline = ("ConnectionError", "Max retries", "Name or service", "resolve")
+        if run.returncode and any(word in run.stderr for word in offline):
+            print("no network; vulnerabilities were not checked")
+            return 0
+        print(run.stdout or run.stderr)
+        return 1
+    skipped = [part["name"] for part in parts if "skip_reason" in part]
+    found = [(part, each) for part in parts for each in part.get("vulns", [])]
+    for part, each in found:
+        fixed = ", ".join(each["fix_versions"]) or "no version yet"
+        print(f"{part['name']} {part['version']}: {each['id']}, fixed in {fixed}")
+    if skipped:
+        print(
+            f"{len(skipped)} of {len(parts)} pins were not found and not checked: {skipped[0]}, …"
+        )
+    print(f"{len(parts) - len(skipped)} pins checked, {len(found)} known vulnerabilities")
+    return int(bool(found))
 
 
 def main() -> None:
