@@ -191,3 +191,24 @@ def test_fast_files_are_chosen_by_the_sum_of_their_tests(tmp_path: Path) -> None
     report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>")
     assert quick.choose(report) == ["test_fast.py"]
     assert quick.fast_files()
+
+
+@pytest.mark.parametrize(("broken", "code"), [("mteb", 0), ("ocr", 1)])
+def test_resolving_fails_for_extras_that_limits_does_not_list(
+    resolve: ModuleType,
+    broken: str,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def failure(platform: str, python: str, extras: list[str]) -> str:
+        return "no wheels" if platform == "aarch64-manylinux_2_28" and broken in extras else ""
+
+    monkeypatch.setattr(resolve, "failure", failure)
+    monkeypatch.setattr(sys, "argv", ["resolve.py"])
+    with pytest.raises(SystemExit) as ended:
+        resolve.main()
+    assert ended.value.code == code
+    printed = capsys.readouterr().out
+    assert f"Linux ARM64, Python 3.11: all but {broken}" in printed
+    assert "Windows x86-64, Python 3.11: all extras" in printed
