@@ -162,9 +162,10 @@ def estimate_preparation(
     num_videos = 0
     videos: list[VideoRecord] = []
     for split in splits:
-        if is_encoding and are_features_stored(data, split, cache):
+        split_data = data.for_training(split)
+        if is_encoding and are_features_stored(split_data, split, cache):
             continue
-        new_videos = videos_to_decode(data, split, cache)
+        new_videos = videos_to_decode(split_data, split, cache)
         videos += new_videos
         num_videos += (
             len(load_records(data, split).select_present()) if is_encoding else len(new_videos)
