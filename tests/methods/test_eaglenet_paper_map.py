@@ -6,6 +6,10 @@ import dataclasses
 import re
 from pathlib import Path
 
+from eaglenet.core import types
+from eaglenet.energy import energies
+from eaglenet.layers import stochastic_text, text_frame_graph
+from eaglenet.methods import eaglenet
 from eaglenet.methods.eaglenet import EagleNetConfig
 
 ROOT = Path(__file__).parents[2]
@@ -30,3 +34,12 @@ def test_every_file_of_the_map_exists() -> None:
     paths = set(re.findall(r"`((?:src|tests)/[\w/.]+)`", TEXT))
     assert len(paths) > 20
     assert not [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_every_method_beside_an_equation_exists() -> None:
+    modules = (eaglenet, energies, stochastic_text, text_frame_graph, types)
+    equations = TEXT.partition("## Equations")[2].partition("\n## ")[0]
+    members = set(re.findall(r"`([A-Z]\w+)\.(\w+)", equations))
+    assert len(members) > 8
+    for owner, member in members:
+        assert any(hasattr(getattr(module, owner, None), member) for module in modules), member

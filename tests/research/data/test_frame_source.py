@@ -18,10 +18,12 @@ from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures
 from eaglenet.research.data.frame_folder import check_frames, load_items, sample_frames
 from eaglenet.research.data.sources import SOURCES, DataChoice, OpenContext, Source
-from eaglenet.research.experiments.build import build_method, default_split
+from eaglenet.research.experiments.build import build_method, check_experiment, default_split
+from eaglenet.research.experiments.estimate import Preparation
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
+from eaglenet.research.training.distributed import World
 
 SMALL = [
     "data.options.towers=demo",
@@ -122,7 +124,12 @@ def test_any_model_is_evaluated_on_it(folder: Path) -> None:
 
 def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Path) -> None:
     experiment = Recipe("drl", "frames").build().override([*SMALL, f"data.root={folder}"])
+    cache = tmp_path / "run" / "frames"
+    preparation = check_experiment(experiment, World(), cache).preparation
+    assert preparation.num_videos == 17
+    assert preparation.seconds > 0
     run = train(experiment, tmp_path / "run", device="cpu")
+    assert check_experiment(experiment, World(), cache).preparation == Preparation()
     assert run.result["metrics"]["t2v"]["queries"] == 10
     (made,) = (tmp_path / "run" / "frames").glob("*/train")
     before = (made / "index.json").stat().st_mtime_ns

@@ -3,13 +3,24 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.cli.train import summary
 from eaglenet.core.errors import DatasetError, EagleNetError, ModelNotFoundError
-from eaglenet.research.experiments.build import Estimate, ExperimentCheck, SeveralProblemsError
+from eaglenet.core.types import Clips, FrameSpec
+from eaglenet.models.folder import load
+from eaglenet.research.experiments import estimate
+from eaglenet.research.experiments.build import (
+    ExperimentCheck,
+    SeveralProblemsError,
+    check_experiment,
+)
+from eaglenet.research.experiments.estimate import Estimate, Preparation, encoding_seconds
 from eaglenet.research.recipes.recipe import Recipe
+from eaglenet.research.training.distributed import World
 
 
 @pytest.fixture(autouse=True)
@@ -77,3 +88,26 @@ def test_frozen_towers_are_suggested_only_for_others() -> None:
         check = ExperimentCheck(experiment, {"trained": 7}, {}, Estimate(60, 3600.0, None))
         hints.append(any("faster: --tower" in line for line in summary(experiment, check, "cpu")))
     assert hints == [True, False]
+
+
+def test_the_demo_world_needs_no_preparation() -> None:
+    """Runs render it in memory; its options are not those of the loader of its files."""
+    settings = ["data.options.train=16", "data.options.val=8", "training.batch_size=8"]
+    experiment = Recipe("clip4clip", "demo").build().override(settings)
+    assert check_experiment(experiment, World(), Path("nosuch")).preparation == Preparation()
+
+
+def test_the_encoding_of_different_frames_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Towers encode equal frames of a video once."""
+    model = load("demo")
+    videos: list[Clips] = []
+
+    def encode(clips: Clips) -> Tensor:
+        videos.append(clips)
+        return torch.zeros(1)
+
+    monkeypatch.setattr(model, "encode_video", encode)
+    monkeypatch.setattr(estimate, "load", lambda *_, **__: model)
+    encoding_seconds.__wrapped__("demo", FrameSpec(num_frames=5, size=8), torch.device("cpu"))
+    (frames,) = videos[-1].frames
+    assert len(frames.flatten(1).unique(dim=0)) == 5

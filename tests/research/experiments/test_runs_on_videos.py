@@ -78,6 +78,16 @@ def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: 
 
 
 @decoded_here
+def test_videos_of_an_earlier_run_need_no_preparation(videos: Path, tmp_path: Path) -> None:
+    """Training with jitter decodes more frames, in a cache of their own."""
+    experiment = experiment_on(videos).override(["data.jitter=2"])
+    cache = tmp_path / "run" / "frames"
+    assert check_experiment(experiment, World(), cache).preparation.num_videos == 20
+    train(experiment, tmp_path / "run", device="cpu")
+    assert check_experiment(experiment, World(), cache).preparation == Preparation()
+
+
+@decoded_here
 def test_a_split_of_a_few_videos_is_remarked_on(
     videos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,8 +80,7 @@ class T2VLAD(ExpertMethod):
     with t_e from the VLAD of the text and v_e from the maximum over the tokens of the expert.
 
     Paper: width 768 over a fine-tuned BERT; here words of another width go through a linear map.
-    The implementation and the recipes follow a port; it is uncertain whether the paper used its
-    optimizer (Ranger).
+    The implementation and the recipes follow a port. It uses AdamW; the paper probably used Ranger.
     """
 
     name = "t2vlad"

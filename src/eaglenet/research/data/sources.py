@@ -86,6 +86,13 @@ class DataChoice:
             raise DatasetError(f"--root {name}: no such folder or file")
         return folder
 
+    def for_training(self, split: str) -> DataChoice:
+        """Return the data as a run opens a split: with ``jitter`` times the frames of ``train``."""
+        if split != "train":
+            return self
+        num_frames = self.jitter * self.frames.num_frames
+        return replace(self, frames=replace(self.frames, num_frames=num_frames))
+
     def refuse_options(self, known_names: set[str]) -> None:
         """Raise if ``options`` has a name that is not in ``known_names``."""
         for name in self.options:

@@ -292,7 +292,7 @@ def check_experiment(experiment: Experiment, world: World, cache: Path) -> Exper
     with activity("timing the decoding and encoding of videos"):
         preparation = estimate_preparation(
             experiment.data,
-            splits_of(experiment),
+            {split: len(entry.video_of_text.unique()) for split, entry in summaries.items()},
             cache,
             world.device,
             is_encoding=method.tokenizer is None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,14 +18,15 @@ from eaglenet.core.types import Clips, FrameSpec, PairBatch, TextFeatures, Video
 from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
+from eaglenet.research.data.frame_folder import FRAMES
 from eaglenet.research.data.records import DATASETS, VideoRecord
-from eaglenet.research.data.sources import DataChoice, load_records, videos_to_decode
+from eaglenet.research.data.sources import SOURCES, DataChoice, videos_to_decode
 from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.stored_data import (
-    TOWERS,
     are_features_stored,
     tower_precision,
+    towers_of,
 )
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.optimizer import freeze_parameters, halve_towers
@@ -145,7 +146,7 @@ SAMPLE_SECONDS = 20.0
 
 def estimate_preparation(
     data: DataChoice,
-    splits: Sequence[str],
+    counts: Mapping[str, int],
     cache: Path,
     device: torch.device,
     *,
@@ -153,22 +154,25 @@ def estimate_preparation(
 ) -> Preparation:
     """Estimate the time before the first step.
 
-    Times the decoding of a few videos, by the bytes of their files, and the encoding of one blank
-    video by the frozen towers. Videos in the cache take no time.
+    Times the decoding of a few videos, by the bytes of their files, and the encoding of one video
+    by the frozen towers. Videos in the cache take no time.
+
+    counts: number of videos of each split.
     """
-    if data.dataset not in DATASETS:
+    # The demo world is a dataset of files for other commands, but runs render it in memory.
+    has_files = data.dataset in DATASETS and SOURCES[data.dataset].keeps_frames
+    if not has_files and not (is_encoding and data.dataset == FRAMES):
         return Preparation()
-    seconds = 0.0
     num_videos = 0
     videos: list[VideoRecord] = []
-    for split in splits:
-        if is_encoding and are_features_stored(data, split, cache):
+    for split, count in counts.items():
+        split_data = data.for_training(split)
+        if is_encoding and are_features_stored(split_data, split, cache):
             continue
-        new_videos = videos_to_decode(data, split, cache)
+        new_videos = videos_to_decode(split_data, split, cache) if has_files else []
         videos += new_videos
-        num_videos += (
-            len(load_records(data, split).select_present()) if is_encoding else len(new_videos)
-        )
+        num_videos += count if is_encoding else len(new_videos)
+    seconds = 0.0
     sizes = {video.path: video.path.stat().st_size for video in videos if video.path is not None}
     if sizes:
         paths = sorted(sizes, key=sizes.__getitem__)
@@ -177,7 +181,7 @@ def estimate_preparation(
         total = sum(sizes[video.path] for video in videos if video.path is not None)
         seconds += total * decoding_seconds(samples, data.frames) / workers
     if is_encoding and num_videos:
-        seconds += num_videos * encoding_seconds(data.frames, device)
+        seconds += num_videos * encoding_seconds(towers_of(data), data.frames, device)
     return Preparation(num_videos, seconds)
 
 
@@ -202,11 +206,15 @@ def decoding_seconds(paths: tuple[Path, ...], spec: FrameSpec) -> float:
 
 
 @functools.cache
-def encoding_seconds(frames: FrameSpec, device: torch.device) -> float:
-    """Measure the seconds for encoding one video with the frozen towers."""
-    towers = load(TOWERS, device=device)
+def encoding_seconds(name: str, frames: FrameSpec, device: torch.device) -> float:
+    """Measure the seconds for encoding one video with frozen towers."""
+    towers = load(name, device=device)
     spec = dataclasses.replace(frames, size=towers.frame_spec.size, resize=towers.frame_spec.resize)
-    videos = blank_batch(DataChoice("", frames=spec), towers, 1).to(device).videos
+    videos = blank_batch(DataChoice("", frames=spec), towers, 1).videos
+    assert isinstance(videos, Clips)
+    # Equal frames would be encoded once.
+    noise = torch.randint(0, 256, videos.frames.shape, generator=torch.Generator().manual_seed(0))
+    videos = dataclasses.replace(videos, frames=noise.to(torch.uint8)).to(device)
     seconds = 0.0
     with torch.inference_mode(), autocast_for(device, tower_precision(device)):
         for _ in range(2):  # The first time also allocates.

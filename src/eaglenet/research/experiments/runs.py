@@ -183,15 +183,12 @@ def open_splits(
 ) -> dict[str, Source]:
     """Open the splits; rank 0 decodes first, then the other ranks read its cache."""
     names = splits_of(experiment)
-    data = experiment.data
-    num_frames = data.jitter * data.frames.num_frames
-    train_data = replace(data, frames=replace(data.frames, num_frames=num_frames))
     sources: dict[str, Source] = {}
     for is_main in (True, False):
         if world.is_main == is_main:
             for name in names:
                 sources[name] = load_source(
-                    train_data if name == "train" else data,
+                    experiment.data.for_training(name),
                     name,
                     method,
                     cache=frames_folder(folder),

@@ -333,12 +333,21 @@ def open_frames(data: DataChoice, split: str, context: OpenContext) -> Source:
     if not ENCODERS[context.reader.encoder.family].reads_features:
         return open_clips(data, split, context)
     data.refuse_options(OPTIONS)
-    towers = str(data.options.get("towers") or TOWERS)
+    name, key = _frames_key(data, split)
+    return _cached_features(data, split, context, name, key, open_clips)
+
+
+def _frames_key(data: DataChoice, split: str) -> tuple[str, str]:
+    """Return the name of a frame folder, and what its features depend on except its frames."""
     root = data.options.get("test_root") if split == "test" else None
     root_folder = data.folder(str(root) if root else None).resolve()
-    kind = data.options.get("captions", "")
-    key = f"{root_folder} {weights_of(towers)} {kind} {data.frames.num_frames}"
-    return _cached_features(data, split, context, root_folder.name, key, open_clips)
+    weights, kind = weights_of(towers_of(data)), data.options.get("captions", "")
+    return root_folder.name, f"{root_folder} {weights} {kind} {data.frames.num_frames}"
+
+
+def towers_of(data: DataChoice) -> str:
+    """Return the name of the frozen towers that encode the data for a head."""
+    return str(data.options.get("towers") or TOWERS)
 
 
 def _cached_features(
@@ -389,7 +398,11 @@ def open_video_features(data: DataChoice, split: str, context: OpenContext) -> S
 
 
 def are_features_stored(data: DataChoice, split: str, cache: Path) -> bool:
-    """Return whether :func:`open_video_features` finds the features of a split."""
+    """Return whether a run on frozen towers finds the features of a split."""
+    if data.dataset == FRAMES:
+        return _features_folder(
+            data, split, cache, *_frames_key(data, split), is_shared=False
+        ).exists()
     key = _videos_key(data, split)
     return _features_folder(data, split, cache, data.dataset, key, is_shared=True).exists()
 
@@ -423,7 +436,7 @@ def make_features(
     open_pixels: Callable[[DataChoice, str, OpenContext], Source],
 ) -> None:
     """Encode a split with the towers named by ``data.options.towers``."""
-    name = str(data.options.get("towers") or TOWERS)
+    name = towers_of(data)
     towers = load(name, device=context.device)
     size, resize = towers.frame_spec.size, towers.frame_spec.resize
     spec = replace(data.frames, size=size, resize=resize)
