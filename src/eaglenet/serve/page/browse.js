@@ -74,6 +74,7 @@ export const load = async (target = folder, isMore = false) => {
   let body;
   try {
     const answer = await fetch(`/api/files?${parameters}`, { signal: ownController.signal });
+    if (answer.status === 404 && folder) return void await load(""); // Its files were removed.
     if (!answer.ok) return;
     body = await answer.json();
   } catch {
