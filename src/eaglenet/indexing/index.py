@@ -53,7 +53,7 @@ from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.store import kind_of, open_store
+from eaglenet.store.store import check_location, kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 
@@ -321,7 +321,7 @@ def check_request(
     if options.describe is not None:
         ChatServer(options.describe)
     make_executor = find_executor(options.executor)
-    kind_of(store).exists(str(store))  # Last, because it may need the network.
+    check_location(store)  # Last, because it may need the network.
     return make_executor
 
 

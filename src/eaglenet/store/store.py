@@ -42,6 +42,7 @@ from eaglenet.store.disk import (
     DATABASE,
     LOCK,
     DamageError,
+    require_creatable,
     writer_lock,
 )
 from eaglenet.store.hubness import HubnessBank
@@ -239,6 +240,13 @@ def kind_of(location: str | Path) -> type[Store]:
 def open_store(location: str | Path) -> Store:
     """Open the store at a path or URL."""
     return kind_of(location).open(str(location))
+
+
+def check_location(location: str | Path) -> None:
+    """Raise an error if there is no store at a location, and none can be created there."""
+    kind = kind_of(location)
+    if not kind.exists(str(location)) and kind is LocalStore:
+        require_creatable(path_of(location))
 
 
 def path_of(location: str | Path) -> Path:
