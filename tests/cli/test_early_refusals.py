@@ -26,7 +26,7 @@ runner = CliRunner()
         ("faster_whisper", ["--listen", "tiny"], "pip install 'eaglenet[speech]'"),
         (None, ["--executor", "nowhere"], "unknown executor 'nowhere' (known: local, ray)"),
         (None, ["--precision", "fp17"], "precision 'fp17' is unknown"),
-        (None, ["--device", "tpu"], "--device tpu is unknown"),
+        (None, ["--device", "tpu"], "device tpu is unknown"),
         (None, ["nosuch"], "nosuch: no such file or folder"),
     ],
 )
@@ -91,7 +91,7 @@ def test_index_names_a_store_that_cannot_be_created(
     result = runner.invoke(app, [command, str(tmp_path), "--store", path])
     assert isinstance(result.exception, StoreError)
     assert str(result.exception).startswith(f"{path} cannot be ")
-    assert "use another --store" in str(result.exception)
+    assert "use another folder" in str(result.exception)
     assert "looking for videos" not in result.stderr
 
 

@@ -77,7 +77,7 @@ def _disk_error(location: object, number: int | None, text: str) -> StoreError:
         is_store = (Path(str(location)) / DATABASE).exists()
         return StoreError(
             f"{location} cannot be written to ({text}){'; searching it still works' * is_store}. "
-            "Make it writable or use another --store"
+            "Make it writable or use another folder"
         )
     return StoreError(f"{location}: {_one_line(text)}")
 
@@ -156,7 +156,7 @@ def require_creatable(folder: Path) -> None:
                 raise
             raise StoreError(
                 f"{folder} cannot be created: nothing can be created in {existing} "
-                f"({error.strerror}); use another --store"
+                f"({error.strerror}); use another folder"
             ) from None
 
 

@@ -34,8 +34,8 @@ def cannot_mix(location: str, reasons: Sequence[str]) -> StoreError:
     """Return the error for clips whose model or settings differ from those of a store."""
     return StoreError(
         f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with the "
-        "store's own settings, or use another --store (--like takes files and settings of another "
-        "store)"
+        "store's own settings, or use another store; `eaglenet index --like` takes the files and "
+        "settings of another store"
     )
 
 

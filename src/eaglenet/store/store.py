@@ -89,7 +89,7 @@ class LocalStore:
             return True
         for part in (folder, *folder.parents):
             if part.exists() and not part.is_dir():
-                raise StoreError(f"{part} is a file; use a folder for --store")
+                raise StoreError(f"{part} is a file; use a folder for the store")
         if not folder.exists():
             return False
         refuse_old_format(folder)
@@ -98,7 +98,7 @@ class LocalStore:
         if others:
             raise StoreError(
                 f"{folder} has other files in it ({others[0]!r:.60}) and is not a store; "
-                "use another --store"
+                "use another folder"
             )
         return False
 
@@ -255,7 +255,7 @@ def path_of(location: str | Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError as error:
-        raise StoreError(f"--store {location}: {error}") from None
+        raise StoreError(f"{location}: {error}") from None
 
 
 def _is_ours(name: str) -> bool:
