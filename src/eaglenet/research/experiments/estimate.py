@@ -19,7 +19,7 @@ from eaglenet.encoders.features import FeatureConfig
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data.records import DATASETS, VideoRecord
-from eaglenet.research.data.sources import DataChoice, load_records, videos_to_decode
+from eaglenet.research.data.sources import SOURCES, DataChoice, load_records, videos_to_decode
 from eaglenet.research.evaluation.run_records import peak_memory, reset_peak_memory
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.stored_data import (
@@ -156,8 +156,8 @@ def estimate_preparation(
     Times the decoding of a few videos, by the bytes of their files, and the encoding of one blank
     video by the frozen towers. Videos in the cache take no time.
     """
-    if data.dataset not in DATASETS:
-        return Preparation()
+    if data.dataset not in DATASETS or not SOURCES[data.dataset].keeps_frames:
+        return Preparation()  # The demo world is rendered in memory.
     seconds = 0.0
     num_videos = 0
     videos: list[VideoRecord] = []
