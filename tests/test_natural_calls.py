@@ -246,6 +246,10 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works' \(did you mean 'workers'\?\)"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
+    with pytest.raises(UsageError, match=r"no option 'modle' \(did you mean 'model'\?\)"):
+        eaglenet.index(tmp_path, modle="demo")
+    with pytest.raises(UsageError, match=r"pass splitting=Splitting\(clip_seconds="):
+        eaglenet.index(tmp_path, clip_seconds=5.0)
 
 
 @pytest.mark.parametrize(

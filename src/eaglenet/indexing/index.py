@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 from eaglenet.core import hardware
 from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import (
@@ -119,7 +120,8 @@ def index(
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     unknown = [name for name in options if name not in names]
     if unknown:
-        raise UsageError(f"index has no option {list_unknown(unknown, names)}")
+        known = ["store", "model", "progress", *names]
+        raise UsageError(f"index has no option {list_unknown(unknown, known, _advise)}")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _as_plain_text(value) for name, value in options.items()}
@@ -136,6 +138,13 @@ def index(
             on_progress=show_on(display),
             on_transcripts=display,
         )
+
+
+def _advise(name: str) -> str:
+    """Return where an option of the command line belongs in Python; empty for others."""
+    is_length = name in (spec.name for spec in dataclasses.fields(Splitting))
+    form = f"pass splitting=Splitting({name}=...), from eaglenet.core.frame_spec"
+    return form if is_length else ""
 
 
 def _as_plain_text(value: Any) -> Any:
