@@ -21,6 +21,14 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
+def test_moments_are_as_exact_as_frames_are_close() -> None:
+    manifest = make_manifest()
+    count = manifest.layout.num_frames
+    assert count > 1
+    assert manifest.moment_seconds == pytest.approx(10.0 / count)
+    assert make_manifest(splitting=Splitting(frame_step=0.5)).moment_seconds == 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -506,6 +506,9 @@ def _print_notes(
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
         print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
+    has_moments = any(hit.duration and not hit.transcript for hit in hits)
+    if has_moments and engine.manifest.layout.num_frames == 1 and not as_json:
+        print_line("moments are whole clips: this model has one vector per clip", is_error=True)
     if not as_json and len(results) == 1:
         _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}

@@ -90,6 +90,7 @@ class StoreView:
             "model_fingerprint": manifest.identity,
             "dimensions": manifest.dim,
             "frames_per_clip": manifest.layout.num_frames,
+            "moment_seconds": manifest.moment_seconds,
             "index": scan_name(snapshot),
             "hubness": "off" if bank is None else str(bank),
             "snapshot": snapshot.version,

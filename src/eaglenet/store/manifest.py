@@ -57,6 +57,14 @@ class Manifest:
     splitting: Splitting = field(default_factory=Splitting)
     roots: tuple[str, ...] = ()
 
+    @property
+    def moment_seconds(self) -> float:
+        """Seconds to which moments are exact: between two frames, or the length of a clip."""
+        splitting, num_frames = self.splitting, self.layout.num_frames
+        if num_frames == 1:
+            return splitting.clip_seconds
+        return splitting.frame_step or splitting.clip_seconds / num_frames
+
     def differences(self, other: Manifest) -> list[str]:
         """Return the reasons why clips made with ``other`` cannot be added to this store."""
         reasons = []
