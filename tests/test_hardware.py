@@ -50,12 +50,12 @@ def test_auto_takes_a_gpu(machine: object, counts: dict[str, int], expected: str
 @pytest.mark.parametrize(
     ("choice", "counts", "message"),
     [
-        ("gpu", {"cuda": 1}, "--device gpu is unknown; use auto, cpu, cuda, cuda:N, mps, xpu"),
-        ("cuda", {}, "--device cuda: torch sees no such GPU here; use cpu or auto"),
-        ("cuda:2", {"cuda": 2}, "--device cuda:2: torch sees 2 GPUs here; use cpu or auto"),
-        ("mps", {}, "--device mps: torch sees no such GPU here; use cpu or auto"),
-        ("xpu:1", {"xpu": 1}, "--device xpu:1: torch sees one GPU here; use cpu or auto"),
-        ("rocm", {"cuda": 1}, "--device rocm: this torch is not built for ROCm; install"),
+        ("gpu", {"cuda": 1}, "device gpu is unknown; use auto, cpu, cuda, cuda:N, mps, xpu"),
+        ("cuda", {}, "device cuda: torch sees no such GPU here; use cpu or auto"),
+        ("cuda:2", {"cuda": 2}, "device cuda:2: torch sees 2 GPUs here; use cpu or auto"),
+        ("mps", {}, "device mps: torch sees no such GPU here; use cpu or auto"),
+        ("xpu:1", {"xpu": 1}, "device xpu:1: torch sees one GPU here; use cpu or auto"),
+        ("rocm", {"cuda": 1}, "device rocm: this torch is not built for ROCm; install"),
     ],
 )
 def test_missing_device_is_refused(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ import pytest
 import torch
 
 import eaglenet
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.indexing.options import Splitting
 from eaglenet.methods.base import METHODS, Method
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
+from eaglenet.search.dates import DateRange
+from eaglenet.search.grammar import parse
+from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.video.inputs import clips_of
 
@@ -241,6 +246,10 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no option 'works' \(did you mean 'workers'\?\)"):
         eaglenet.index(tmp_path, tmp_path / "store", "demo", works=3)
+    with pytest.raises(UsageError, match=r"no option 'modle' \(did you mean 'model'\?\)"):
+        eaglenet.index(tmp_path, modle="demo")
+    with pytest.raises(UsageError, match=r"pass splitting=Splitting\(clip_seconds="):
+        eaglenet.index(tmp_path, clip_seconds=5.0)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +270,39 @@ def test_options_of_the_wrong_type_are_refused(
         eaglenet.index(tmp_path, tmp_path / "store", **options)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Filters(within="5km"), "within needs a place; add near, such as"),
+        (lambda: Filters(after=2, before=1), "newer than 'after' and older than 'before'"),
+        (lambda: parse('"a dog" then runs'), "or ignore operators with the option 'literal'"),
+        (
+            lambda: SearchOptions(filters=Filters(after=5)).within_dates(DateRange("2 s", 1, 2)),
+            "outside 'after' and 'before'.*with the option 'literal'",
+        ),
+        (lambda: eaglenet.open("/dev/null"), "/dev/null is a file; use a folder for the store"),
+        (lambda: eaglenet.load("demo", device="gpu"), "device gpu is unknown"),
+        (
+            lambda: eaglenet.index(".", "none", splitting=Splitting(0)),
+            "clip_seconds must be above 0",
+        ),
+        (lambda: eaglenet.index(".", "none", decode="tpu"), "decode must be auto, cpu or gpu"),
+        (lambda: eaglenet.index(".", "none", exclude=["a" * 9999]), "^exclude: "),
+    ],
+)
+def test_messages_name_arguments_not_options_of_the_command_line(
+    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EagleNetError, match=message) as error:
+        call()
+    assert "--" not in str(error.value)
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(UsageError, match="name or the folder of a model, not None"):
         eaglenet.load(None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="--device gpu is unknown"):
+    with pytest.raises(UsageError, match="device gpu is unknown"):
         eaglenet.load("demo", device="gpu")
     for model in (None, "demo"):
         with pytest.raises(UsageError, match=r"save takes a loaded model, .*eaglenet.load"):

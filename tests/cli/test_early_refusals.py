@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.cli.options import check_output_file, check_output_folder
-from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.core.errors import EagleNetError, StoreError, UsageError
 from eaglenet.search import torch_model as model
 from eaglenet.search.engine import Engine
 
@@ -25,7 +26,7 @@ runner = CliRunner()
         ("faster_whisper", ["--listen", "tiny"], "pip install 'eaglenet[speech]'"),
         (None, ["--executor", "nowhere"], "unknown executor 'nowhere' (known: local, ray)"),
         (None, ["--precision", "fp17"], "precision 'fp17' is unknown"),
-        (None, ["--device", "tpu"], "--device tpu is unknown"),
+        (None, ["--device", "tpu"], "device tpu is unknown"),
         (None, ["nosuch"], "nosuch: no such file or folder"),
     ],
 )
@@ -74,6 +75,35 @@ def test_index_refuses_an_impossible_store_before_loading_a_model(
     assert told in str(result.exception)
     assert "loading" not in result.stderr
     assert (tmp_path / "videos" / "a.mp4").read_bytes() == b"of a user"
+
+
+NOTHING_CREATED_THERE = "/proc"
+"""A folder in which nobody can create anything, though root may write there."""
+
+
+@pytest.mark.skipif(not Path(NOTHING_CREATED_THERE, "self").exists(), reason="needs Linux")
+@pytest.mark.parametrize("name", ["store", "folder/store"])
+@pytest.mark.parametrize("command", ["index", "watch"])
+def test_index_names_a_store_that_cannot_be_created(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    path = f"{NOTHING_CREATED_THERE}/{name}"
+    result = runner.invoke(app, [command, str(tmp_path), "--store", path])
+    assert isinstance(result.exception, StoreError)
+    assert str(result.exception).startswith(f"{path} cannot be ")
+    assert "use another folder" in str(result.exception)
+    assert "looking for videos" not in result.stderr
+
+
+@pytest.mark.skipif(not Path(NOTHING_CREATED_THERE, "self").exists(), reason="needs Linux")
+@pytest.mark.parametrize("check", [check_output_file, check_output_folder])
+def test_output_goes_where_something_can_be_created(
+    tmp_path: Path, check: Callable[[Path], None]
+) -> None:
+    with pytest.raises(UsageError, match=r"^/proc/x: cannot be written: "):
+        check(Path(NOTHING_CREATED_THERE, "x"))
+    check(tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

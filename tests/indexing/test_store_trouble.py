@@ -132,6 +132,6 @@ def test_reports_a_folder_that_cannot_be_made(
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(StoreError, match=r"cannot be written to.*another --store") as caught:
+    with pytest.raises(StoreError, match=r"cannot be written to.*another folder") as caught:
         run(videos, bag)
     assert "searching" not in str(caught.value)

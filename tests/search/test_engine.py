@@ -213,8 +213,8 @@ def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     for location, message in (
         (tmp_path / "nothing", "create one with: eaglenet index"),
-        ("~of-nobody/store", r"--store ~of-nobody/store: .*home"),
-        (tmp_path, "is not a store; use another --store"),
+        ("~of-nobody/store", r"~of-nobody/store: .*home"),
+        (tmp_path, "is not a store; use another folder"),
         (tmp_path / "a.mp4", "is a file"),
     ):
         with pytest.raises(StoreError, match=message):

@@ -152,7 +152,7 @@ def test_steps_follow_each_other(text: str, steps: list[str], within: float | No
         ('"a" +', "nothing follows"),
         ('"a dog" then', 'nothing follows .then.; .*: "a dog" then "another part"'),
         ('"a" then "b" then', "nothing follows"),
-        ('"a dog" then a cat', '"a dog" then "a cat"; or .* --literal'),
+        ('"a dog" then a cat', '"a dog" then "a cat"; or .* option .literal'),
         ('"a" then within 30s', "in quotation marks"),
         ('"" + "b"', "empty"),
         ('"a" then "b" within soon', "not a duration"),

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -160,7 +159,7 @@ def test_damaged_files_are_left_out(bag: BagMethod, tmp_path: Path) -> None:
     assert "damaged files" in CliRunner().invoke(app, arguments).output
 
 
-def test_command_prints_a_table_or_json(odd_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_prints_a_table_or_json(odd_store: Path) -> None:
     run = CliRunner().invoke
     result = run(app, ["highlights", "--store", str(odd_store), "-k", "2"])
     assert result.exit_code == 0, result.output
@@ -168,14 +167,16 @@ def test_command_prints_a_table_or_json(odd_store: Path, monkeypatch: pytest.Mon
     result = run(app, ["highlights", "/videos/0", "--store", str(odd_store), "--json"])
     hits = json.loads(result.stdout)["hits"]
     assert {hit["path"].split("/")[2] for hit in hits} == {"0"}
-    is_file = os.path.isfile
-    with monkeypatch.context() as patch:
-        patch.setattr("os.path.isfile", lambda path: path == hits[0]["path"] or is_file(path))
-        result = run(app, ["highlights", hits[0]["path"], "--store", str(odd_store), "--json"])
+    # The videos of this store do not exist, like those of an unplugged disk.
+    result = run(app, ["highlights", hits[0]["path"], "--store", str(odd_store), "--json"])
     assert {hit["path"] for hit in json.loads(result.stdout)["hits"]} == {hits[0]["path"]}
-    result = run(app, ["highlights", "/nowhere", "--store", str(odd_store)])
-    assert result.exit_code == 0
-    assert "none of the 8 files" in result.output
+    for folder in ("/nowhere", "/videos/0/none.mp4", "/vid"):
+        result = run(app, ["highlights", folder, "--store", str(odd_store), "--json"])
+        assert isinstance(result.exception, UsageError)
+        assert str(result.exception) == f"{folder}: no such file or folder"
+    result = run(app, ["highlights", str(odd_store.parent), "--store", str(odd_store)])
+    assert isinstance(result.exception, UsageError)
+    assert f"eaglenet index {odd_store.parent} --store {odd_store}" in str(result.exception)
     result = run(app, ["highlights", "/a", "--path", "b", "--store", str(odd_store)])
     assert result.exit_code != 0
     assert "cannot be combined" in str(result.exception)

@@ -19,6 +19,7 @@ from eaglenet.core.errors import EagleNetError, StoreError, UsageError, VideoDec
 from eaglenet.core.text import format_time
 from eaglenet.search.engine import Engine
 from eaglenet.search.options import parse_date
+from eaglenet.store.manifest import Layout
 from eaglenet.store.records import Changes
 from eaglenet.store.store import LocalStore
 from small_model import save_small_model
@@ -255,6 +256,20 @@ def test_the_store_is_described_measured_and_repaired(world: Path) -> None:
     assert "2 clips" in runner.invoke(app, ["store", "repair", *store]).stdout
 
 
+def test_a_store_with_one_vector_per_clip_says_what_its_moments_are(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["search", "a red car", "--store", str(world / "store")]
+    info = ["store", "info", "--store", str(world / "store")]
+    note = "moments are whole clips: this model has one vector per clip"
+    assert note not in runner.invoke(app, command).stderr
+    assert "exact to about" in runner.invoke(app, info).stdout
+    monkeypatch.setattr(Layout, "num_frames", 1)
+    assert runner.invoke(app, command).stderr.count(note) == 1
+    assert note not in runner.invoke(app, [*command, "--json"]).stderr
+    assert "whole clips of up to 10 s" in runner.invoke(app, info).stdout
+
+
 def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path) -> None:
     """What is removed is found no more; the rest is whole, and the files stay."""
     shutil.copytree(world / "store", tmp_path / "store")
@@ -354,9 +369,9 @@ def test_a_device_that_is_not_there_is_one_clear_error(world: Path, device: str)
     index = ["index", str(world / "videos"), "--store", str(world / "other")]
     result = runner.invoke(app, [*index, "--model", str(world / "model"), "--device", device])
     assert isinstance(result.exception, UsageError)
-    assert f"--device {device}" in str(result.exception)
+    assert f"device {device}" in str(result.exception)
     assert not (world / "other").exists()
-    with pytest.raises(UsageError, match=f"--device {device}"):
+    with pytest.raises(UsageError, match=f"device {device}"):
         Engine.open(world / "store", device=device).warm_up()
 
 

@@ -166,7 +166,7 @@ def test_explains_why_no_line_matches(engine: Engine) -> None:
     assert engine.why_empty(both, phrase) == f"{lines} this phrase; {advice} and search frames too"
     assert engine.why_empty(spoken, phrase) == f"{lines} this phrase; {advice}"
     reason = engine.why_empty(spoken, Query("zzz"))
-    assert reason == f"{lines} these words; frames were not searched: add visual to --in"
+    assert reason == f"{lines} these words; frames were not searched: search in visual, too"
     assert engine.why_empty(both, Query("a red car")) == ""
     filtered = SearchOptions(Filters(path="nowhere/*"), modalities=("speech",))
     assert "a path like 'nowhere/*'" in engine.why_empty(filtered, Query("zzz"))

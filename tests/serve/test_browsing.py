@@ -29,7 +29,7 @@ def test_files_come_newest_first_and_by_folder(client: TestClient) -> None:
     assert {file["folder"] for file in town["files"]} == {"videos/town"}
     assert (town["total"], town["folders"]) == (6, [])
     # A part of a name is no folder.
-    assert client.get("/api/files", params={"folder": "videos/to"}).json()["total"] == 0
+    assert client.get("/api/files", params={"folder": "videos/to"}).status_code == 404
 
 
 def test_files_are_found_by_words_of_their_path(client: TestClient) -> None:
@@ -42,6 +42,17 @@ def test_files_are_found_by_words_of_their_path(client: TestClient) -> None:
     assert [file["name"] for file in both["files"]] == [name]
     assert client.get("/api/files", params={"name": "beach town"}).json()["total"] == 0
     assert client.get("/api/files", params={"name": "  "}).json()["total"] == 0
+
+
+def test_a_folder_without_indexed_files_is_named(client: TestClient) -> None:
+    for folder in ("nope", "../..", "videos/nope"):
+        for name in ("", "beach"):
+            answer = client.get("/api/files", params={"folder": folder, "name": name})
+            assert answer.status_code == 404
+            message = answer.json()["error"]["message"]
+            assert message == f"no indexed file is in {folder!r}; indexed folders: videos"
+    assert client.get("/api/files?folder=videos&name=nope").json()["total"] == 0
+    assert client.get("/api/files?folder=%ED%A0%80").status_code == 404
 
 
 def test_files_come_in_pages(client: TestClient) -> None:
@@ -71,7 +82,6 @@ def test_a_file_leads_to_its_clips(client: TestClient) -> None:
 def test_nonsense_is_refused(client: TestClient) -> None:
     for query in ("order=best", "k=0", "k=201", "first=-1", "folder=" + "a" * 1300, "colour=red"):
         assert client.get(f"/api/files?{query}").status_code == 422, query
-    assert client.get("/api/files?folder=../..").json()["total"] == 0
     assert client.get("/api/clips/0000000000000000-1/timeline").status_code == 404
 
 

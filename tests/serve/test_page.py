@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -294,6 +295,46 @@ def test_a_file_that_cannot_be_played_says_so(browser: object, address: str) -> 
     page.wait_for_selector("#cannot-play:not([hidden])")
     assert "codec" in page.text_content("#cannot-play")
     assert page.get_attribute("#cannot-play a", "href").startswith("/api/clips/")
+    tab.context.close()
+
+
+def test_a_file_name_cannot_hide_or_reverse_its_characters(browser: object, address: str) -> None:
+    """Joiners in emoji and in Persian stay. A copied path is the real one."""
+    name = "a\u202egpj\u200d.\u06cc\u200c\u06cc \U0001f468\u200d\U0001f469.mp4"
+    shown = "a\\u202egpj\\u200d.\u06cc\u200c\u06cc \U0001f468\u200d\U0001f469.mp4"
+    tab = Watched(browser, address)
+    page = tab.page
+
+    def rename(route: object) -> None:
+        answer = route.fetch()  # type: ignore[attr-defined]
+        body = answer.json()
+        body["hits"][0] |= {"name": name, "path": f"/videos/{name}"}
+        route.fulfill(response=answer, body=json.dumps(body))  # type: ignore[attr-defined]
+
+    page.route("**/api/search?*", rename)
+    page.goto("/?q=red")
+    page.wait_for_selector("button.card")
+    card = page.locator("button.card").first
+    assert card.locator(".name").text_content() == shown
+    assert card.get_attribute("title") == f"/videos/{shown}"
+    card.click()
+    page.wait_for_selector("dialog[open]")
+    assert page.text_content("#player-title") == shown
+    assert page.text_content("#player-path code") == f"/videos/{shown}"
+    page.evaluate("document.querySelector('#player-path').open = true")
+    copied = page.evaluate(
+        """() => {
+          let text = "";
+          document.addEventListener("copy", (event) => {
+            text = event.clipboardData.getData("text/plain");
+          });
+          getSelection().selectAllChildren(document.querySelector("#player-path code"));
+          document.execCommand("copy");
+          return text;
+        }"""
+    )
+    assert copied == f"/videos/{name}"
+    assert tab.problems == []
     tab.context.close()
 
 

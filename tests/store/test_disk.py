@@ -63,7 +63,7 @@ def test_an_old_sqlite_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_home_of_nobody_is_an_error() -> None:
-    with pytest.raises(StoreError, match="--store"):
+    with pytest.raises(StoreError, match="home"):
         LocalStore.open("~nobody-has-this-name/store")
 
 

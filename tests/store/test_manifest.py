@@ -21,6 +21,14 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
+def test_moments_are_as_exact_as_frames_are_close() -> None:
+    manifest = make_manifest()
+    count = manifest.layout.num_frames
+    assert count > 1
+    assert manifest.moment_seconds == pytest.approx(10.0 / count)
+    assert make_manifest(splitting=Splitting(frame_step=0.5)).moment_seconds == 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -33,7 +41,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
 def test_other_models_and_settings_do_not_mix(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(StoreError, match=reason) as error:
         make_manifest().require_same(make_manifest(**changes), "here")
-    assert "--store" in str(error.value)
+    assert "another store" in str(error.value)
 
 
 def test_a_store_keeps_its_own_step_between_frames() -> None:

@@ -198,7 +198,9 @@ def show(report: CheckReport) -> None:
         problems = (split.missing, split.undecodable, split.left_out)
         counts = (split.num_captions, split.num_videos, split.num_found, *map(len, problems))
         cells.append([split.name, *(f"{count:,}" for count in counts)])
-    print_table(printable(f"{report.dataset} in {report.root}"), header, cells)
+    # "folder in ." would name neither the data nor the place.
+    title = f"dataset {report.dataset} in {Path(report.root).absolute()}"
+    print_table(printable(title), header, cells)
     lines = []
     for split in report.splits:
         lines.append(f"{split.summary}; {split.protocol}")
@@ -217,8 +219,8 @@ def show(report: CheckReport) -> None:
         lines.append(f"error: {pair} share {len(shared_ids):,} videos, first {shared_ids[0]}")
     for name, reason in report.broken.items():
         lines.append(f"error: {name}: {reason}")
-    if not report.overlaps and not report.broken and len(report.splits) > 1:
-        lines.append("no video is in two splits")
+    if report.verdict:
+        lines.append(report.verdict)
     # Plain text: paths and ids may contain brackets, which rich would read as markup.
     print(printable("\n".join(lines)))
 

@@ -47,6 +47,7 @@ import typer.main
 from typer.core import TyperCommand
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.files import nearest_existing, require_writable
 from eaglenet.core.platform import STORE_VARIABLE, default_store
 
 Settings = Annotated[
@@ -74,10 +75,7 @@ def check_output_file(path: Path, suffixes: Sequence[str] = ()) -> None:
 
 def check_output_folder(folder: Path) -> None:
     """Refuse a folder that neither exists nor can be created, or that cannot be written to."""
-    existing = folder.expanduser().absolute()
-    while not os.path.lexists(existing):
-        existing = existing.parent
-    _check_writable(existing, folder)
+    _check_writable(nearest_existing(folder.expanduser().absolute()), folder)
 
 
 def _check_writable(folder: Path, path: Path) -> None:
@@ -87,6 +85,12 @@ def _check_writable(folder: Path, path: Path) -> None:
         raise UsageError(f"{path}: cannot be written: {folder} is not a folder")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"{path}: cannot be written: no permission to write into {folder}")
+    try:
+        require_writable(folder)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written: nothing can be created in {folder} ({error.strerror})"
+        ) from None
 
 
 def make_check_callback(check: Callable[[Any], None]) -> Callable[[Any], Any]:

@@ -33,6 +33,7 @@ from eaglenet.core.errors import (
     store_option,
 )
 from eaglenet.core.hits import round_times
+from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
@@ -505,6 +506,9 @@ def _print_notes(
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
         print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
+    has_moments = any(hit.duration and not hit.transcript for hit in hits)
+    if has_moments and engine.manifest.layout.num_frames == 1 and not as_json:
+        print_line("moments are whole clips: this model has one vector per clip", is_error=True)
     if not as_json and len(results) == 1:
         _print_name_hint(engine, results[0], options)
     copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
@@ -566,25 +570,23 @@ def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
 
 def highlights(
     store: StoreName,
-    folder: Path | None = argument("Folder or file to search; default: all.", None),
+    folder: str | None = argument("Folder or file to search; default: all.", None),
     k: int = option(10, "Show this many moments.", name="-k/--results"),
     as_json: AsJson = False,
     *,
     filters: Filters,
 ) -> None:
     """List unusual moments: those least like all others."""
-    if folder is not None:
-        if filters.path is not None:
-            raise UsageError("FOLDER and --path cannot be combined; use one of them")
-        path = os.path.abspath(folder.expanduser())
-        path = path if os.path.isfile(path) else os.path.join(path, "*")
-        filters = dataclasses.replace(filters, path=path)
+    if folder is not None and filters.path is not None:
+        raise UsageError("FOLDER and --path cannot be combined; use one of them")
     begin_short_command()
     from eaglenet.search.engine import Engine
     from eaglenet.search.highlights import find_highlights
     from eaglenet.search.hits import SearchResult
 
     engine = Engine.open(store)
+    if folder is not None and len(engine.snapshot):
+        filters = dataclasses.replace(filters, path=_indexed_path(engine, store, folder))
     hits = find_highlights(engine, k, filters)
     if as_json:
         print_json({"hits": [hit.to_dict() for hit in hits]})
@@ -599,3 +601,21 @@ def highlights(
     reason = reason or "damaged files and clips of one colour do not count"
     print_result(SearchResult(Query("unusual moments"), hits), ids, reason)
     print_line(f"compared with {pluralize(num_clips, 'clip')} in {store}", is_error=True)
+
+
+def _indexed_path(engine: Engine, store: str, folder: str) -> str:
+    """Return the pattern of the indexed files in a folder, or of one file; raise if there is none.
+
+    Files that were indexed and no longer exist, such as those of an unplugged disk, count.
+    """
+    location = absolute_location(folder)
+    paths = engine.read(lambda view: [path for paths in view.files.paths for path in paths])
+    inside = [path for path in paths if is_inside(path, location)]
+    if inside:
+        return location if inside == [location] else f"{location.rstrip('/')}/*"
+    if not is_object_url(location) and not os.path.exists(location):
+        raise UsageError(f"{folder}: no such file or folder")
+    raise UsageError(
+        f"{folder}: none of its files is in the store; add them with: eaglenet index "
+        f"{shell_quote(folder)}{store_option(store)}"
+    )

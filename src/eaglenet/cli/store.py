@@ -67,6 +67,7 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         "files": f"{pluralize(copies, 'copy', 'copies')} of others included" if copies else "",
         "clips": f"{keyframe_clips:,} from keyframes only so far" if keyframe_clips else "",
     }
+    seconds = f"{values['moment_seconds']:.3g} s"
     metadata = (
         f"{values['files_with_date']:,} with a date, {values['files_with_place']:,} with a place"
     )
@@ -86,6 +87,11 @@ def _info_rows(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         "model": f"{values['model']} ({values['method']})",
         "model fingerprint": f"{values['model_fingerprint']} (differs for other weights)",
         "vectors": f"{dimensions:,} dimensions, {num_frames} frames per clip",
+        "moments": (
+            f"whole clips of up to {seconds}: the model has one vector per clip"
+            if num_frames == 1
+            else f"exact to about {seconds}, the time between two frames"
+        ),
         "search": f"{values['index']}, hubness bank: {values['hubness']}",
         "snapshot": f"{values['snapshot']}, the number of changes so far",
     }

@@ -24,6 +24,7 @@ from eaglenet.cli.options import (
     argument,
     root_setting,
 )
+from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.registry import imported_modules
@@ -89,8 +90,11 @@ def train(
         root_settings = root_setting(root, must_exist=not dry_run)
         _, experiment = find_experiment(name, data, tower, protocol, variants)
         experiment = experiment.override([*root_settings, *(settings or [])])
+        is_finished = find_result(experiment, output.expanduser()) is not None
+        if is_main and not as_json and not is_finished:
+            print_line(announcement(experiment, output, is_dry=dry_run), is_error=True)
         if dry_run:
-            if find_result(experiment, output.expanduser()) is not None and not as_json:
+            if is_finished and not as_json:
                 print(f"{output} is already finished: this command would train nothing")
             dry_run_experiment(experiment, output.expanduser(), device, as_json)
             return
@@ -113,6 +117,21 @@ def train(
             "to train longer, or use another --output"
         )
     print_result(run, output)
+
+
+def announcement(experiment: Experiment, output: Path, *, is_dry: bool) -> str:
+    """Return a line on what is trained, on which data, and where the run is written."""
+    from eaglenet.methods.base import method_title
+    from eaglenet.research.experiments.runs import has_begun
+
+    data = experiment.data
+    method = method_title(experiment.method)
+    source = f"{data.dataset} in {data.root}" if data.root else data.dataset
+    recipe = f"{method} on {source} ({experiment.name})"
+    if is_dry:
+        return f"checking {recipe}; the run would be written to {output}"
+    verb = "continuing to train" if has_begun(output.expanduser()) else "training"
+    return f"{verb} {recipe}; writing to {output}"
 
 
 def print_result(run: Run, output: Path) -> None:

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,19 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
     sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def require_writable(folder: Path) -> None:
+    """Raise ``OSError`` if nothing can be created in an existing folder.
+
+    Tries it: /proc and disks that are mounted read-only look writable to root.
+    """
+    os.rmdir(tempfile.mkdtemp(prefix=".eaglenet-", dir=folder))
+
+
+def nearest_existing(path: Path) -> Path:
+    """Return a path, or the closest of its parents that exists."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
 def write_tensors(path: Path, weights: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ def require_device(choice: torch.device | str) -> torch.device:
 
     ``auto`` is :func:`best_device`, ``rocm`` and ``rocm:N`` are AMD GPUs.
     """
-    require_torch(f"--device {choice}")
+    require_torch(f"device {choice}")
     import torch
 
     name = best_device() if choice == AUTO else str(choice)
@@ -76,7 +76,7 @@ def require_device(choice: torch.device | str) -> torch.device:
     if kind == "rocm":
         if torch.version.hip is None:
             raise UsageError(
-                f"--device {choice}: this torch is not built for ROCm; install a ROCm build "
+                f"device {choice}: this torch is not built for ROCm; install a ROCm build "
                 "(https://pytorch.org/get-started) or use auto"
             )
         name = f"cuda:{number}" if number else "cuda"
@@ -84,12 +84,12 @@ def require_device(choice: torch.device | str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError(
-            f"--device {choice} is unknown; use auto, cpu, cuda, cuda:N, mps, xpu or rocm"
+            f"device {choice} is unknown; use auto, cpu, cuda, cuda:N, mps, xpu or rocm"
         ) from None
     count = _num_gpus(device.type) if device.type in ACCELERATORS else 1
     if (device.index or 0) >= count:
         gpus = "no such GPU" if not count else "one GPU" if count == 1 else f"{count} GPUs"
-        raise UsageError(f"--device {choice}: torch sees {gpus} here; use cpu or auto")
+        raise UsageError(f"device {choice}: torch sees {gpus} here; use cpu or auto")
     return device
 
 

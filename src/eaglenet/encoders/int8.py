@@ -116,8 +116,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     """
     if not is_installed():
         raise UsageError(
-            "int8 products need onnxruntime: pip install onnxruntime, or encode with "
-            "--precision fp32"
+            "int8 products need onnxruntime: pip install onnxruntime, or use the precision fp32"
         )
     images = _sample_images(size)
     int8_copy = copy.deepcopy(tower)
@@ -130,7 +129,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
         if type(layer) is nn.Linear
     ]
     if not layers:
-        raise UsageError("this image tower has no blocks for int8; encode with --precision fp32")
+        raise UsageError("this image tower has no blocks for int8; use the precision fp32")
     largest: dict[nn.Module, Tensor] = {}
     hooks = [
         layer.register_forward_pre_hook(partial(_note_largest, largest)) for _, _, layer in layers
@@ -146,7 +145,7 @@ def int8_tower(tower: nn.Module, size: int) -> nn.Module:
     if not cosine >= AGREEMENT:
         raise UsageError(
             f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at least "
-            f"{AGREEMENT} is needed); encode with --precision fp32"
+            f"{AGREEMENT} is needed); use the precision fp32"
         )
     return int8_copy
 

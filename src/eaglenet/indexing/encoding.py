@@ -89,7 +89,7 @@ def to_int8(method: Method | LightModel) -> Method | LightModel:
     if not isinstance(encoder, TowerEncoder):
         raise UsageError(
             f"int8 needs a model with an image tower, which {method.name} on {encoder.family} "
-            "does not have; use --precision fp32"
+            "does not have; use the precision fp32"
         )
     vision = int8.int8_tower(encoder.vision, encoder.image_size)
     # The copy shares the text tower.

@@ -168,10 +168,10 @@ def num_workers(
 def check_decode(choice: str) -> None:
     """Raise an error for an unknown decoder, or one that this machine lacks."""
     if choice not in ("auto", "cpu", "gpu"):
-        raise UsageError(f"--decode must be auto, cpu or gpu, not {choice!r}")
+        raise UsageError(f"decode must be auto, cpu or gpu, not {choice!r}")
     if choice == "gpu" and not (free_gpu_memory() and gpu.is_built_in()):
         raise UsageError(
-            "--decode gpu needs an NVIDIA GPU and a PyAV with CUDA decoders; use --decode cpu"
+            "decoding on a GPU needs an NVIDIA GPU and a PyAV with CUDA decoders; decode on the cpu"
         )
 
 

@@ -147,9 +147,9 @@ class Exclusions:
         try:
             self._patterns = PatternList(patterns)
         except PatternError as error:
-            raise UsageError(f"--exclude: {error}") from error
+            raise UsageError(f"exclude: {error}") from error
         if self._patterns.problems:
-            raise UsageError(f"--exclude: {self._patterns.problems[0].partition(': ')[2]}")
+            raise UsageError(f"exclude: {self._patterns.problems[0].partition(': ')[2]}")
         self._lists: dict[str, PatternList | None] = {}
 
     def skips(self, path: str, *, is_folder: bool = False) -> bool:

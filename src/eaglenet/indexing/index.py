@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 from eaglenet.core import hardware
 from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
+from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import (
@@ -53,7 +54,7 @@ from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.store import kind_of, open_store
+from eaglenet.store.store import check_location, kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel
 
@@ -119,7 +120,8 @@ def index(
     names = [spec.name for spec in dataclasses.fields(IndexOptions)]
     unknown = [name for name in options if name not in names]
     if unknown:
-        raise UsageError(f"index has no option {list_unknown(unknown, names)}")
+        known = ["store", "model", "progress", *names]
+        raise UsageError(f"index has no option {list_unknown(unknown, known, _advise)}")
     model = None if model is None else str(model)
     typed_options = from_plain(
         IndexOptions, {name: _as_plain_text(value) for name, value in options.items()}
@@ -136,6 +138,13 @@ def index(
             on_progress=show_on(display),
             on_transcripts=display,
         )
+
+
+def _advise(name: str) -> str:
+    """Return where an option of the command line belongs in Python; empty for others."""
+    is_length = name in (spec.name for spec in dataclasses.fields(Splitting))
+    form = f"pass splitting=Splitting({name}=...), from eaglenet.core.frame_spec"
+    return form if is_length else ""
 
 
 def _as_plain_text(value: Any) -> Any:
@@ -321,7 +330,7 @@ def check_request(
     if options.describe is not None:
         ChatServer(options.describe)
     make_executor = find_executor(options.executor)
-    kind_of(store).exists(str(store))  # Last, because it may need the network.
+    check_location(store)  # Last, because it may need the network.
     return make_executor
 
 

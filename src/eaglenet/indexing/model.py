@@ -249,7 +249,7 @@ def choose_hubness_bank(
         bank = model_hubness_bank(method, model)
         if bank is None and choice == OWN:
             raise UsageError(
-                f"--hubness own: {model} has no hubness bank; use a file with one text per line, "
+                f"hubness own: {model} has no hubness bank; use a file with one text per line, "
                 "or off"
             )
         return bank

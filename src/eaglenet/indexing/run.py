@@ -45,9 +45,9 @@ logger = logging.getLogger(__name__)
 
 PROGRESS_SECONDS = 1.0
 """Minimum seconds between progress updates, except after commits."""
-ESTIMATE_SECONDS, ESTIMATE_FRACTION = 120.0, 0.05
-"""Seconds, or fraction of the bytes, after which the remaining time is estimated: a first small
-file says little about the others."""
+ESTIMATE_SECONDS, ESTIMATE_FRACTION = 120.0, 0.1
+"""Seconds since the first clip, or fraction of the bytes, after which the remaining time is
+estimated: a first small file says little about the others."""
 
 COMMIT_CLIPS = 256
 COMMIT_SECONDS = 15.0
@@ -127,6 +127,7 @@ class Tally:
         self._hours_done = 0.0
         self._uncommitted: dict[str, FileProgress] = {}
         self._history: deque[tuple[float, int]] = deque()
+        self._first_clip = (0.0, 0)
 
     def begin(self, todo: Sequence[CandidateFile], *, is_completing: bool = False) -> None:
         """Start a pass: set the files to inspect, and reset its counts."""
@@ -136,7 +137,7 @@ class Tally:
         self._bytes_done = self._num_done = self._num_skipped = self._clips = 0
         self._hours_done = 0.0
         self._uncommitted = {}
-        self._history = deque([(0.0, 0)])
+        self._history = deque()
         self._todo = {file.path for file in todo}
         self._total, self._bytes_total = len(todo), sum(file.size for file in todo)
 
@@ -208,18 +209,27 @@ class Tally:
         )
 
     def _seconds_left(self, seconds: float, bytes_done: int) -> float | None:
-        """Estimate the remaining time from the second half of the time so far.
+        """Estimate the remaining time from the second half of the time since the first clip.
 
-        The first files are encoded exactly, which takes longer.
+        Workers start before the first clip, which takes half a minute on a busy machine. The first
+        files are encoded exactly, which takes longer.
         """
-        history = self._history
-        history.append((seconds, bytes_done))
-        while len(history) > 1 and history[1][0] <= seconds / 2:
-            history.popleft()
         if bytes_done >= self._bytes_total:
             return 0.0
+        if not bytes_done:
+            return None
+        history = self._history
+        if not history:
+            self._first_clip = seconds, bytes_done
+        history.append((seconds, bytes_done))
+        first_seconds, first_bytes = self._first_clip
+        while len(history) > 1 and history[1][0] <= (first_seconds + seconds) / 2:
+            history.popleft()
         start, bytes_before = history[0]
-        is_early = bytes_done < ESTIMATE_FRACTION * self._bytes_total and seconds < ESTIMATE_SECONDS
+        is_early = (
+            bytes_done - first_bytes < ESTIMATE_FRACTION * self._bytes_total
+            and seconds - first_seconds < ESTIMATE_SECONDS
+        )
         if is_early or bytes_done <= bytes_before:
             return None
         return (seconds - start) * (self._bytes_total - bytes_done) / (bytes_done - bytes_before)

@@ -49,7 +49,7 @@ class OnnxVision:
         if not cosine >= AGREEMENT:
             raise UsageError(
                 f"int8 changes the frame vectors of this model too much (cosine {cosine:.4f}, at "
-                f"least {AGREEMENT} is needed); encode with --precision fp32"
+                f"least {AGREEMENT} is needed); use the precision fp32"
             )
 
     def __call__(self, frames: NDArray[np.uint8]) -> Array:

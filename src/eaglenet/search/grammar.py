@@ -227,7 +227,8 @@ def _require_operands(tokens: Sequence[_Token]) -> None:
         rest = " ".join(token.text for token in tokens[2:])
         raise UsageError(
             "put what follows 'then' in quotation marks: "
-            f'"{tokens[0].text:.40}" then "{rest:.40}"; or ignore operators: --literal'
+            f'"{tokens[0].text:.40}" then "{rest:.40}"; or ignore operators with the '
+            "option 'literal'"
         )
 
 

@@ -143,7 +143,7 @@ def require_identity(store: Store, name: str, identity: str, *, is_location: boo
         )
     raise StoreError(
         f"{store.location} was made with another model than {name!r}, and their vectors cannot be "
-        f"compared. Use --model {shell_quote(manifest.model)}, or index into a new store"
+        f"compared. Use the model {shell_quote(manifest.model)}, or index into a new store"
     )
 
 

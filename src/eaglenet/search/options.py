@@ -160,7 +160,7 @@ class Filters(SearchFields):
         object.__setattr__(self, "near", _degrees(self.near))
         object.__setattr__(self, "within", _kilometres(self.within))
         if self.within is not None and self.near is None:
-            raise UsageError("within needs a place; add --near '48.1,11.6'")
+            raise UsageError("within needs a place; add near, such as '48.1,11.6'")
         for name, value in (("minimum", self.min_duration), ("maximum", self.max_duration)):
             if value is not None and not (_is_number(value) and value >= 0):
                 raise UsageError(
@@ -172,7 +172,7 @@ class Filters(SearchFields):
                 f"no file lasts at least {shortest:g} s and at most {longest:g} s; swap the two"
             )
         if self.after is not None and self.before is not None and self.after >= self.before:
-            raise UsageError("no file is newer than --after and older than --before; swap the two")
+            raise UsageError("no file is newer than 'after' and older than 'before'; swap the two")
 
     def __bool__(self) -> bool:
         return self != Filters()
@@ -448,8 +448,8 @@ class SearchOptions(SearchFields):
         )
         if after is not None and before is not None and after >= before:
             raise UsageError(
-                f"{dates.phrase!r} in the text is outside --after and --before; remove one of "
-                "them, or ignore dates in the text: --literal"
+                f"{dates.phrase!r} in the text is outside 'after' and 'before'; remove one of "
+                "them, or ignore dates in the text with the option 'literal'"
             )
         return dataclasses.replace(
             self, filters=dataclasses.replace(filters, after=after, before=before)

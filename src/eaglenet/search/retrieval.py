@@ -90,6 +90,7 @@ class StoreView:
             "model_fingerprint": manifest.identity,
             "dimensions": manifest.dim,
             "frames_per_clip": manifest.layout.num_frames,
+            "moment_seconds": manifest.moment_seconds,
             "index": scan_name(snapshot),
             "hubness": "off" if bank is None else str(bank),
             "snapshot": snapshot.version,
@@ -191,7 +192,8 @@ class Retriever:
         if isinstance(query, ComposedQuery):
             if "visual" not in options.modalities:
                 raise UsageError(
-                    "a composed query searches frames only; add visual to --in, or use a plain text"
+                    "a composed query searches frames only; search in visual, too, or use a plain "
+                    "text"
                 )
             clip_ids = [part.query.clip_id for part in query.parts if part.weight > 0]
             return _Task(query, is_visual=True, examples=self._rows(clip_ids))
@@ -199,8 +201,8 @@ class Retriever:
         if query.text is None:
             if not is_visual:
                 raise UsageError(
-                    "an image, a video or a clip searches frames only; add visual to --in, or "
-                    "use a text"
+                    "an image, a video or a clip searches frames only; search in visual, too, "
+                    "or use a text"
                 )
             return _Task(query, is_visual=True, examples=self._rows([query.clip_id]))
         if not has_transcripts or query.transcript is None:

@@ -114,7 +114,7 @@ def move_to_device(method: Method, device: torch.device | str) -> Method:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"the model cannot be moved to --device {device} ({reason}); use --device cpu"
+            f"the model cannot be moved to device {device} ({reason}); use cpu"
         ) from error
 
 

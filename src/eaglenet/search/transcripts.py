@@ -446,4 +446,4 @@ def explain_no_match(query: TranscriptQuery, modalities: Sequence[Modality], num
     if query.has_only_phrases:
         also = " and search frames too" if is_visual else ""
         return f"{reason}; remove the quotation marks to match words in any order{also}"
-    return f"{reason}; frames were not searched: add visual to --in"
+    return f"{reason}; frames were not searched: search in visual, too"

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.hits import Hit, Moment, round_times
+from eaglenet.core.text import without_surrogates
 from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, from_json, parse
@@ -386,7 +387,7 @@ def milliseconds_since(start: float) -> float:
     return round((time.perf_counter() - start) * 1000, 3)
 
 
-@router.get("/files", tags=["clips"])
+@router.get("/files", tags=["clips"], responses=error_responses(404))
 def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> FilesBody:
     """List the indexed files of a folder and its subfolders, or find files by name."""
     state = state_of(request)
@@ -395,6 +396,10 @@ def files(request: Request, parameters: Annotated[FilesParameters, Query()]) -> 
     def read(view: StoreView) -> FilesBody:
         library = state.libraries.of(view)
         listing = library.list_folder(parameters.folder, parameters.order, parameters.name)
+        problem = "" if listing.files else library.explain_missing(parameters.folder)
+        if problem:
+            hint = "folders are named in the responses of GET /api/files"
+            raise Problem(404, without_surrogates(problem), hint=hint)
         return FilesBody(
             folder=parameters.folder,
             folders=[

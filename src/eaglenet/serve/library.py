@@ -16,6 +16,7 @@ from eaglenet.search.places import fold_accents
 from eaglenet.search.retrieval import StoreView
 
 ARTICLES = frozenset({"a", "an", "the"})
+MAX_NAMED_FOLDERS = 20
 Order = Literal["newest", "oldest", "name", "longest"]
 
 
@@ -75,6 +76,17 @@ class Library:
             sign = -1 if order == "newest" else 1
             files.sort(key=lambda number: sign * float(table.dates[number]))
         return Listing(sorted(num_files.items()), files)
+
+    def explain_missing(self, folder: str) -> str:
+        """Return that no file is in a folder, and which folders there are; "" if there is a file.
+
+        The top has no error: it is empty in an empty store.
+        """
+        if not folder or self.list_folder(folder, "newest").files:
+            return ""
+        top = [title for title, _ in self.list_folder("", "name").folders[:MAX_NAMED_FOLDERS]]
+        others = f"; indexed folders: {', '.join(top)}" if top else ""
+        return f"no indexed file is in {folder!r:.200}{others}"
 
     def _find_by_name(self, name: str, folder: str, order: Order) -> list[int]:
         """Return the files whose path below the roots contains all words of ``name``.

@@ -449,12 +449,9 @@ class Agents:
                 child = os.path.join(folder, "file")
                 inside = os.path.dirname(path_below_roots(child, view.manifest.roots)) or folder
             listing = library.list_folder(inside, order, name)
-            if inside and not listing.files and not library.list_folder(inside, order).files:
-                top = [title for title, _ in library.list_folder("", order).folders[:20]]
-                raise ToolError(
-                    f"no indexed file is in {visible_text(folder, 200)!r}; "
-                    f"indexed folders: {visible_text(', '.join(top))}"
-                )
+            problem = "" if listing.files else library.explain_missing(inside)
+            if problem:
+                raise ToolError(visible_text(problem))
             numbers = listing.files[first : first + k]
             clips = view.snapshot.clips(library.first_row[numbers])
             table = view.files

@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
-from eaglenet.core.files import LockHeldError, hold_lock
+from eaglenet.core.files import LockHeldError, hold_lock, nearest_existing, require_writable
 from eaglenet.core.platform import sync
 
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
@@ -77,7 +77,7 @@ def _disk_error(location: object, number: int | None, text: str) -> StoreError:
         is_store = (Path(str(location)) / DATABASE).exists()
         return StoreError(
             f"{location} cannot be written to ({text}){'; searching it still works' * is_store}. "
-            "Make it writable or use another --store"
+            "Make it writable or use another folder"
         )
     return StoreError(f"{location}: {_one_line(text)}")
 
@@ -143,6 +143,21 @@ def make_folder(folder: Path) -> None:
     for path in reversed(missing):
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
         sync(path.parent)
+
+
+def require_creatable(folder: Path) -> None:
+    """Raise an error if a folder neither exists nor can be created, or cannot be written to."""
+    with store_errors(folder):
+        existing = nearest_existing(folder.absolute())
+        try:
+            require_writable(existing)
+        except OSError as error:
+            if error.errno in (*FULL_DISK_ERRORS, *PERMISSION_ERRORS):
+                raise
+            raise StoreError(
+                f"{folder} cannot be created: nothing can be created in {existing} "
+                f"({error.strerror}); use another folder"
+            ) from None
 
 
 def create_file(path: Path, mode: int = FILE_MODE) -> None:

@@ -34,8 +34,8 @@ def cannot_mix(location: str, reasons: Sequence[str]) -> StoreError:
     """Return the error for clips whose model or settings differ from those of a store."""
     return StoreError(
         f"{location} was made with {'; '.join(reasons)}: they cannot be mixed. Index with the "
-        "store's own settings, or use another --store (--like takes files and settings of another "
-        "store)"
+        "store's own settings, or use another store; `eaglenet index --like` takes the files and "
+        "settings of another store"
     )
 
 
@@ -56,6 +56,14 @@ class Manifest:
     frame_spec: FrameSpec = field(default_factory=FrameSpec)
     splitting: Splitting = field(default_factory=Splitting)
     roots: tuple[str, ...] = ()
+
+    @property
+    def moment_seconds(self) -> float:
+        """Seconds to which moments are exact: between two frames, or the length of a clip."""
+        splitting, num_frames = self.splitting, self.layout.num_frames
+        if num_frames == 1:
+            return splitting.clip_seconds
+        return splitting.frame_step or splitting.clip_seconds / num_frames
 
     def differences(self, other: Manifest) -> list[str]:
         """Return the reasons why clips made with ``other`` cannot be added to this store."""

@@ -282,7 +282,7 @@ def require_version(connection: sqlite3.Connection, location: object) -> None:
     if is_other and application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
             f"{location} was made by a newer eaglenet (schema {version}, this one reads up to "
-            f"{SCHEMA_VERSION}); update eaglenet, or use another --store"
+            f"{SCHEMA_VERSION}); update eaglenet, or use another store"
         )
     if is_other and version in MIGRATIONS:
         raise OldSchemaError(

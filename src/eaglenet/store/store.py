@@ -42,6 +42,7 @@ from eaglenet.store.disk import (
     DATABASE,
     LOCK,
     DamageError,
+    require_creatable,
     writer_lock,
 )
 from eaglenet.store.hubness import HubnessBank
@@ -88,7 +89,7 @@ class LocalStore:
             return True
         for part in (folder, *folder.parents):
             if part.exists() and not part.is_dir():
-                raise StoreError(f"{part} is a file; use a folder for --store")
+                raise StoreError(f"{part} is a file; use a folder for the store")
         if not folder.exists():
             return False
         refuse_old_format(folder)
@@ -97,7 +98,7 @@ class LocalStore:
         if others:
             raise StoreError(
                 f"{folder} has other files in it ({others[0]!r:.60}) and is not a store; "
-                "use another --store"
+                "use another folder"
             )
         return False
 
@@ -241,13 +242,20 @@ def open_store(location: str | Path) -> Store:
     return kind_of(location).open(str(location))
 
 
+def check_location(location: str | Path) -> None:
+    """Raise an error if there is no store at a location, and none can be created there."""
+    kind = kind_of(location)
+    if not kind.exists(str(location)) and kind is LocalStore:
+        require_creatable(path_of(location))
+
+
 def path_of(location: str | Path) -> Path:
     """Return the folder of a location."""
     path = Path(str(location).removeprefix("file://"))
     try:
         return path.expanduser()
     except RuntimeError as error:
-        raise StoreError(f"--store {location}: {error}") from None
+        raise StoreError(f"{location}: {error}") from None
 
 
 def _is_ours(name: str) -> bool:

@@ -56,7 +56,7 @@ class SpeechModel:
             advice = (
                 f"it is downloaded once, for which this machine needs the network; or pass {folder}"
                 if model in SIZES
-                else f"use --listen with {', '.join(SIZES)} (downloaded once), or with {folder}"
+                else f"use {', '.join(SIZES)} (downloaded once), or {folder}"
             )
             raise ModelNotFoundError(
                 f"cannot load the speech model {model!r} ({text[:200]}); {advice}"

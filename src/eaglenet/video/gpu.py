@@ -42,16 +42,16 @@ def prepare() -> None:
     """
     global _accelerator, _sample
     if not is_built_in():
-        raise UsageError("this build of PyAV has no CUDA decoders; use --decode cpu")
+        raise UsageError("this build of PyAV has no CUDA decoders; decode on the cpu")
     av = pyav()
     accelerator = av.codec.hwaccel.HWAccel("cuda", flags=PRIMARY_CONTEXT, is_hw_owned=True)
     try:
         sample = av.open(_make_sample(), hwaccel=accelerator)
         names = {frame.format.name for frame in sample.decode(video=0)}
     except (av.FFmpegError, RuntimeError, NotImplementedError) as error:
-        raise UsageError(f"the GPU does not decode video ({error}); use --decode cpu") from error
+        raise UsageError(f"the GPU does not decode video ({error}); decode on the cpu") from error
     if names != {"cuda"}:
-        raise UsageError("the GPU does not decode H.264; use --decode cpu")
+        raise UsageError("the GPU does not decode H.264; decode on the cpu")
     _accelerator, _sample = accelerator, sample
 
 

@@ -64,8 +64,13 @@ def run(*arguments: object) -> tuple[int, str]:
 def test_a_complete_dataset_is_fine(root: Path) -> None:
     code, output = run("check", "vatex", "--root", root)
     assert code == 0
-    assert "2 of 2 test videos present; VATEX (4 texts x 2 videos)" in output
-    assert "no video is in two splits" in output
+    lines = output.splitlines()
+    assert lines[0] == f"dataset vatex in {root}"
+    assert "2 of 2 test videos usable; VATEX (4 texts x 2 videos)" in lines
+    verdict = "no problems in 4 videos; no video is in two splits"
+    assert lines[-1] == f"{verdict}; frames were not decoded (--decode checks them, too)"
+    _, output = run("check", "vatex", "--root", root, "--decode", "--workers", 0)
+    assert output.splitlines()[-1] == verdict
 
 
 @pytest.mark.parametrize("decode", [(), ("--decode", "--workers", 0)])
@@ -81,11 +86,13 @@ def test_missing_and_undecodable_videos_are_counted_with_reasons(
     assert train["undecodable"][0]["video_id"] == "v3"
     assert train["undecodable"][0]["reason"]
     assert test["missing"] == ["v2"]
-    assert test["summary"] == "1 of 2 test videos present"
+    assert test["summary"] == "1 of 2 test videos usable"
     assert report["exit_code"] == 3
     code, output = run("check", "vatex", "--root", root)
     assert code == 3
     assert "1 x no file found, first v2" in output
+    verdict = "2 of 4 videos cannot be used; training and evaluation leave them out"
+    assert output.splitlines()[-1] == verdict
 
 
 @probed_in_this_process

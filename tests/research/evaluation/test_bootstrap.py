@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.metrics import EvaluationOptions, rank_pairs, retrieval_metrics
-from eaglenet.research.evaluation.report import compare_ranks, paired_bootstrap, read_ranks
+from eaglenet.research.evaluation.report import (
+    compare_ranks,
+    difference_blocks,
+    paired_bootstrap,
+    read_ranks,
+)
+from eaglenet.research.evaluation.run_records import RecipeGroup
 
 
 def loop(
@@ -110,3 +118,22 @@ def test_ranks_are_kept_in_the_order_of_the_texts(tmp_path: Path) -> None:
     assert kept["video_of_text"].tolist() == owner.tolist()
     assert metrics == retrieval_metrics(scores, owner)
     assert EvaluationOptions(ranks_file=path).ranks_file == path
+
+
+def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    groups: list[RecipeGroup] = []
+    for label, best_rank in (("first", 3), ("best", 1), ("other", 2)):
+        folder = tmp_path / label
+        folder.mkdir()
+        ranks = generator.integers(best_rank, 4, 50)
+        np.savez(folder / "ranks-val.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
+        groups.append(Mock(spec=RecipeGroup, label=label, runs=[SimpleNamespace(folder=folder)]))
+    text = "\n".join(map(str, difference_blocks(groups)))
+    assert text.count("paired bootstrap") == 1
+    assert [line for line in text.splitlines() if line.startswith("R@1 minus")] == [
+        "R@1 minus that of best:",
+        "R@1 minus that of first:",
+    ]
+    # Three pairs of recipes, each in both directions of retrieval.
+    assert text.count("[") == 6

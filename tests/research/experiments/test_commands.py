@@ -270,6 +270,35 @@ def test_a_dry_run_counts_the_data_and_trains_nothing(features: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+def test_a_dry_run_of_the_default_data_is_possible(tmp_path: Path) -> None:
+    """The demo world is rendered, so no file of it is decoded."""
+    output = tmp_path / "run"
+    command = ["train", "xpool", "--output", str(output), "--dry-run", "--device", "cpu"]
+    small = settings(['data.options={"train": 32, "val": 16}', "training.batch_size=8"])
+    result = CliRunner().invoke(app, [*command, *small], catch_exceptions=False)
+    assert "train: 128 texts of 32 videos" in result.stdout
+    assert f"checking xpool on demo (xpool/demo); the run would be written to {output}" in (
+        result.stderr
+    )
+    assert not output.exists()
+
+
+def test_training_begins_with_what_is_trained_on_what(features: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run"
+    command = [
+        "train", "xpool", "--data", "features", "--root", str(features), "--output", str(output),
+        "--device", "cpu",
+    ]  # fmt: skip
+    what = f"xpool on features in {features} (xpool/features); writing to {output}"
+    for verb, epochs in (("training", 1), ("continuing to train", 2)):
+        small = settings(SMALL, [f"training.epochs={epochs}"])
+        result = CliRunner().invoke(app, [*command, *small], catch_exceptions=False)
+        assert f"{verb} {what}" in result.stderr.splitlines()
+    result = CliRunner().invoke(app, [*command, *small], catch_exceptions=False)
+    assert "already finished" in result.stdout
+    assert what not in result.stderr
+
+
 def test_a_run_is_evaluated_from_another_folder(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

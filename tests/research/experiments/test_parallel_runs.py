@@ -88,7 +88,8 @@ def test_rows_have_ranks_differences_and_seconds(
     written = write_report([tmp_path], tmp_path / "report")
     text = written.markdown.read_text()
     assert "Differences on the validation split" in text
-    assert text.count("Paired bootstrap") == 1  # Two recipes: the other way round says the same.
+    assert text.count("paired bootstrap") == 1
+    assert text.count("R@1 minus that of") == 1  # The other way round says the same.
 
 
 def test_an_interrupted_campaign_leaves_no_run_behind(

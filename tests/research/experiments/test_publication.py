@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
+from eaglenet.encoders import ENCODERS
 from eaglenet.models.folder import load
-from eaglenet.research.experiments.publication import model_card, push_model
+from eaglenet.research.experiments.publication import ARCHITECTURES, model_card, push_model
 from eaglenet.research.experiments.runs import train
 from hub_repositories import repository_hub
 from tiny import tiny_experiment
@@ -105,6 +106,18 @@ def test_the_card_names_the_model_that_was_trained(
     lines = model_card(folder, "somebody/tiny-head").splitlines()
     expected = [f"base_model: {base}"] if base else []
     assert [line for line in lines if line.startswith("base_model")] == expected
+
+
+def test_the_card_of_a_model_without_its_run_names_no_internal_kind(
+    run: Path, tmp_path: Path
+) -> None:
+    assert model_card(run / "model", "a/b") == model_card(run, "a/b")
+    alone = shutil.copytree(run / "model", tmp_path / "alone")
+    config = json.loads((alone / "config.json").read_text())
+    for kind in ENCODERS:
+        config["encoder"]["kind"] = kind
+        (alone / "config.json").write_text(json.dumps(config))
+        assert f"over {ARCHITECTURES[kind]}, for" in model_card(alone, "a/b")
 
 
 def test_the_card_of_an_unfinished_run_says_so_with_the_notes_of_its_scores(

@@ -331,7 +331,8 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     shutil.rmtree(cache)
     first, second = (evaluate_run(run.folder, split="val", device="cpu") for _ in range(2))
     assert first.preparation_seconds > 0.3  # six videos are decoded and encoded
-    assert f"preparing the data {first.preparation_seconds:.1f} s, encoding" in str(first)
+    preparation = f"preparing the data {first.preparation_seconds:.1f} s"
+    assert f"{preparation}, head over stored features: texts " in str(first)
     assert second.preparation_seconds < first.preparation_seconds / 2
     assert find_model(run.folder) == run.folder / "whole"
     assert "The method `xpool` over `small`" in model_card(run.folder, "somebody/head")

@@ -9,6 +9,7 @@ from typing import Any
 
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.text import pluralize
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
 from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoRecord
@@ -34,7 +35,7 @@ class SplitReport:
 
     @property
     def summary(self) -> str:
-        return f"{self.num_usable:,} of {self.num_videos:,} {self.name} videos present"
+        return f"{self.num_usable:,} of {self.num_videos:,} {self.name} videos usable"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,22 @@ class CheckReport:
             report.missing or report.undecodable or report.left_out for report in self.splits
         )
         return 3 if is_incomplete else 0
+
+    @property
+    def verdict(self) -> str:
+        """What the check means for training and evaluation; empty if it stops them."""
+        if self.exit_code == 1:
+            return ""
+        num_videos = sum(report.num_videos for report in self.splits)
+        num_unusable = num_videos - sum(report.num_usable for report in self.splits)
+        if num_unusable:
+            return (
+                f"{num_unusable:,} of {pluralize(num_videos, 'video')} cannot be used; training "
+                "and evaluation leave them out"
+            )
+        shared = "; no video is in two splits" if len(self.splits) > 1 else ""
+        frames = "" if self.decoded else "; frames were not decoded (--decode checks them, too)"
+        return f"no problems in {pluralize(num_videos, 'video')}{shared}{frames}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""

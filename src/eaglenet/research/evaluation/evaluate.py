@@ -17,6 +17,7 @@ from eaglenet.core.errors import NonFiniteError, UsageError
 from eaglenet.core.progress import Progress
 from eaglenet.core.text import pluralize
 from eaglenet.core.types import Clips, TensorRecord, TextFeatures, Tokens, VideoFeatures
+from eaglenet.encoders.features import FeatureEncoder
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.research.evaluation.metrics import (
     EvaluationOptions,
@@ -62,12 +63,14 @@ def format_result(record: dict[str, Any]) -> str:
         )
     seconds = record["seconds"]
     preparation = record["preparation_seconds"]
+    is_stored = record.get("stored_features", False)
     lines.append(
         f"Rsum [{record['protocol']}] {record['Rsum']:.1f}; "
         f"{pluralize(record['videos_found'], 'video')} found, "
         f"{record['videos_missing']} missing; "
         + (f"preparing the data {preparation:.1f} s, " if preparation else "")
-        + f"encoding texts {seconds['encode_text']:.2f} s, "
+        + f"{'head over stored features:' if is_stored else 'encoding'} texts "
+        f"{seconds['encode_text']:.2f} s, "
         f"videos {seconds['encode_video']:.2f} s, scoring {seconds['score']:.3f} s"
     )
     if "noise" in record:
@@ -105,7 +108,10 @@ MAX_NAMES = 20
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each stage, from frames or stored features in memory."""
+    """Seconds of each stage, from frames or stored features in memory.
+
+    With stored features, ``encode_text`` and ``encode_video`` are those of the head alone.
+    """
 
     encode_text: float
     encode_video: float
@@ -128,7 +134,8 @@ class EvaluationResult:
     """Metrics of a method under a protocol, and the conditions of the evaluation.
 
     preparation_seconds: time before ``timings`` to read the data: to decode videos and to encode
-    them with frozen towers, or to read what an earlier run stored.
+    them with frozen towers, or to read what an earlier run stored. has_stored_features: towers did
+    not run during ``timings``.
     """
 
     method: str
@@ -148,6 +155,7 @@ class EvaluationResult:
     split: str = ""
     notes: tuple[str, ...] = field(default=())
     preparation_seconds: float = 0.0
+    has_stored_features: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = {
@@ -161,6 +169,7 @@ class EvaluationResult:
             "missing_videos": list(self.missing_videos),
             "seconds": asdict(self.timings),
             "preparation_seconds": round(self.preparation_seconds, 3),
+            "stored_features": self.has_stored_features,
             "device": self.device,
             "backend": self.backend,
             "precision": self.precision,
@@ -285,6 +294,7 @@ def evaluate(
         hubness=hubness,
         sinkhorn=sinkhorn,
         notes=(PAIR_NOISE_NOTE,) if options.pair_noise else (),
+        has_stored_features=isinstance(getattr(method, "encoder", None), FeatureEncoder),
     )
 
 

@@ -329,8 +329,8 @@ def compare_ranks(
 
 
 DIFFERENCE_NOTE = (
-    "Paired bootstrap (2,000 resamplings of videos with their captions): R@1 minus that of {name}, "
-    "in percentage points, with the 95% interval. If the interval contains 0 (no *), there is no "
+    "Differences of R@1 in percentage points, with 95% intervals (paired bootstrap, 2,000 "
+    "resamplings of videos with their captions). If the interval contains 0 (no *), there is no "
     "clear difference."
 )
 
@@ -357,16 +357,14 @@ def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         }
         best = max(recalls, key=lambda label: recalls[label])
         split = split_title(name.removeprefix(RANKS).lstrip("-"))
-        blocks.append(f"## Differences on the {split}")
-        # Of two recipes, the second comparison would be the first with the opposite sign.
-        bases = (best,) if len(ranks) == 2 else dict.fromkeys((best, next(iter(ranks))))
-        for base in bases:
-            rows = difference_rows(ranks, base)
+        blocks += [f"## Differences on the {split}", DIFFERENCE_NOTE]
+        first = next(iter(ranks))
+        # Without `best`, which the first table has with the opposite sign.
+        others = {label: entry for label, entry in ranks.items() if label != best}
+        for base, compared in ((best, ranks), (first, others)):
+            rows = difference_rows(compared, base) if base in compared else []
             if rows:
-                blocks += [
-                    DIFFERENCE_NOTE.format(name=base),
-                    make_table(["recipe", "t2v", "v2t"], rows),
-                ]
+                blocks += [f"R@1 minus that of {base}:", make_table(["recipe", "t2v", "v2t"], rows)]
     return blocks
 
 

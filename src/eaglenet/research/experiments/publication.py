@@ -24,6 +24,19 @@ from eaglenet.version import __version__
 CARD = "README.md"
 EVALUATIONS = "evaluation*.json"
 """Results of ``eaglenet evaluate RUN``."""
+ARCHITECTURES = {
+    "clip": "towers of CLIP's architecture",
+    "compact": "towers of the architecture of `small`",
+    "experts": "stored features of several experts",
+    "features": "stored features",
+    "openclip": "a model of open_clip",
+    "perception": "towers of Perception Encoder's architecture",
+    "resnet_bert": "ResNet-50 and BERT",
+    "siglip": "towers of SigLIP's architecture",
+    "st": "a model of sentence-transformers",
+    "vit_bert": "a space-time ViT and BERT",
+}
+"""Description of each kind of encoder, for models without the run that names their towers."""
 APPROXIMATE = " It is approximate: read from the abstract of its paper."
 
 
@@ -46,6 +59,8 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
     folder = folder.expanduser()
     config_path = find_model(folder) / CONFIG
     config = _read(config_path)
+    if folder.name in (MODEL, WHOLE_MODEL) and not (folder / EXPERIMENT).exists():
+        folder = folder.parent  # The model of a run, whose other files are beside it.
     experiment, result = _read(folder / EXPERIMENT), _read(folder / RESULT)
     with _name_file(config_path):
         method, tower = config.get("method", ""), config.get("encoder", {}).get("kind", "")
@@ -54,7 +69,8 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         is_approximate = method in METHODS and METHODS[method].is_approximate
     with _name_file(folder / EXPERIMENT):
         training_lines = _training_lines(experiment, result)
-        tower = _tower_name(experiment) or tower
+        source = _tower_name(experiment)
+        towers = f"`{source}`" if source else ARCHITECTURES.get(tower, f"`{tower}`")
     name = repository.rpartition("/")[2]
     lines = [
         "---",
@@ -63,11 +79,11 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "- text-video-retrieval",
         "- video-search",
         *([f"license: {licence}"] if licence else []),
-        *([f"base_model: {base}"] if (base := _base_model(tower)) else []),
+        *([f"base_model: {base}"] if (base := _base_model(source)) else []),
         "---",
         f"# {name}",
         "",
-        f"The method `{method}` over `{tower}`, for text-video retrieval and video search with "
+        f"The method `{method}` over {towers}, for text-video retrieval and video search with "
         f"[eaglenet](https://pypi.org/project/eaglenet/) {__version__}."
         f"{APPROXIMATE * is_approximate}",
         "",
@@ -101,7 +117,7 @@ def _tower_name(experiment: Mapping[str, Any]) -> str:
     if source or encoder.get("kind") != "features" or data.get("dataset") not in SOURCES:
         return source
     if SOURCES[data["dataset"]].is_features:
-        return "stored features"
+        return ""
     return Path(str(data.get("options", {}).get("towers") or TOWERS)).name
 
 

@@ -8,7 +8,7 @@ import * as image from "./image.js";
 import { lineOf } from "./lines.js";
 import * as player from "./player.js";
 import * as selection from "./selection.js";
-import { card, element, isMeasured, placeholders, span } from "./view.js";
+import { card, element, isMeasured, placeholders, span, visible } from "./view.js";
 
 const PAGE = 24;
 const MAX_RESULTS = 200;
@@ -139,11 +139,11 @@ const showHeading = async (query) => {
     const answer = await fetch(`/api/clips/${encodeURIComponent(id)}`).catch(() => null);
     if (answer?.ok && similarTo === id) {
       const clip = await answer.json();
-      showExample(clip.thumbnail, clip.name, span(clip));
+      showExample(clip.thumbnail, visible(clip.name), span(clip));
     }
   } else if (queryImage) {
     headline("Moments like an image");
-    showExample(queryImage.source, queryImage.file.name || "Pasted image", `${Math.ceil(queryImage.file.size / 1024)} KB`);
+    showExample(queryImage.source, visible(queryImage.file.name) || "Pasted image", `${Math.ceil(queryImage.file.size / 1024)} KB`);
   } else if (linkedMoments) {
     headline("Shared moments");
   } else if (query) {

@@ -1,6 +1,6 @@
 // Browsing: folders and files of the store, shown while there is no query.
 
-import { clock, damageLabel, day, element, isImage, thumbnailImage } from "./view.js";
+import { clock, damageLabel, day, element, isImage, thumbnailImage, visible } from "./view.js";
 import { asHit } from "./address.js";
 
 const PAGE = 24;
@@ -22,15 +22,15 @@ const fileCard = (file, all = null) => {
   const item = element("li");
   const button = element("button", "tile");
   button.type = "button";
-  button.title = file.path;
+  button.title = visible(file.path);
   const frame = element("span", "frame");
   frame.append(thumbnailImage(file.thumbnail, frame), element("span", "span", isImage(file) ? "image" : clock(file.duration)));
   const text = element("span", "text");
   const facts = element("span", "facts");
   const when = day(file) || day({ recorded: file.modified });
-  facts.append(element("span", "folder", file.folder.split("/").pop() || "-"), element("span", "", when));
+  facts.append(element("span", "folder", visible(file.folder.split("/").pop()) || "-"), element("span", "", when));
   if (file.damage) facts.firstChild.after(damageLabel(file));
-  text.append(element("span", "name", file.name), facts);
+  text.append(element("span", "name", visible(file.name)), facts);
   button.append(frame, text);
   button.addEventListener("click", () => open(file, all ?? currentFiles));
   item.append(button);
@@ -38,7 +38,7 @@ const fileCard = (file, all = null) => {
 };
 
 const step = (name, target, isHere) => {
-  const button = element("button", "quiet", name);
+  const button = element("button", "quiet", visible(name));
   button.type = "button";
   if (isHere) button.setAttribute("aria-current", "page");
   button.addEventListener("click", () => enter(target));
@@ -74,6 +74,7 @@ export const load = async (target = folder, isMore = false) => {
   let body;
   try {
     const answer = await fetch(`/api/files?${parameters}`, { signal: ownController.signal });
+    if (answer.status === 404 && folder) return void await load(""); // Its files were removed.
     if (!answer.ok) return;
     body = await answer.json();
   } catch {
@@ -83,7 +84,7 @@ export const load = async (target = folder, isMore = false) => {
     await load(body.folders[0].folder); // Skip a single folder that contains everything.
     return;
   }
-  title.textContent = folder ? `Files in ${folder}` : "Files";
+  title.textContent = folder ? `Files in ${visible(folder)}` : "Files";
   showTrail();
   showFolders(body.folders);
   const newFiles = body.files.map((file) => asHit(file, { start: 0, end: file.duration, best: 0 }));

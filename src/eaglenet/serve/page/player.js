@@ -3,7 +3,7 @@
 
 import * as address from "./address.js";
 import * as timeline from "./timeline.js";
-import { clock, day, element, folderOf, frameOf, isImage, isMeasured, scoreOf, span, streamOf } from "./view.js";
+import { clock, day, element, folderOf, frameOf, isImage, isMeasured, scoreOf, span, streamOf, visible } from "./view.js";
 import { lineItems, stepItems } from "./lines.js";
 
 const dialog = document.querySelector("#player");
@@ -66,9 +66,16 @@ const describe = (hit) => {
 // Show the folder; the whole path unfolds.
 const showPath = (hit) => {
   path.open = false;
-  path.querySelector("summary").textContent = folderOf(hit) || "Path";
-  path.querySelector("code").textContent = hit.path;
+  path.querySelector("summary").textContent = visible(folderOf(hit)) || "Path";
+  path.querySelector("code").textContent = visible(hit.path);
 };
+
+// A path that is copied opens the file, whatever is shown for it.
+path.addEventListener("copy", (event) => {
+  if (getSelection().toString().trim() !== visible(current.path)) return;
+  event.clipboardData.setData("text/plain", current.path);
+  event.preventDefault();
+});
 
 const moveTo = (seconds) => {
   isMoved = true;
@@ -83,7 +90,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   isMoved = seconds !== hit.moment.start;
   failure.hidden = true;
   shareStatus.textContent = "";
-  title.textContent = hit.name;
+  title.textContent = visible(hit.name);
   detail.textContent = describe(hit);
   showPath(hit);
   lines.replaceChildren(...stepItems(hit.steps ?? [], moveTo), ...lineItems(hit.transcript ?? [], moveTo));
@@ -108,7 +115,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
 
 const showImage = (hit) => {
   unloadVideo();
-  imageView.alt = hit.name;
+  imageView.alt = visible(hit.name);
   imageView.src = hit.video;
 };
 

@@ -1,7 +1,7 @@
 // Selected moments, which can be exported, and favourites, which are stored in this browser.
 
 import { asHit, copy, linkToAll, MAX_LINKED } from "./address.js";
-import { clock, element, isImage, span, thumbnailImage } from "./view.js";
+import { clock, element, isImage, span, thumbnailImage, visible } from "./view.js";
 
 const STORAGE_KEY = "eaglenet-favourites";
 const MAX_FAVOURITES = 500;
@@ -26,7 +26,7 @@ export const checkbox = (hit) => {
   const box = element("input");
   box.type = "checkbox";
   box.checked = selected.has(keyOf(hit));
-  box.setAttribute("aria-label", isImage(hit) ? `Select ${hit.name}` : `Select ${hit.name}, ${span(hit.moment)}`);
+  box.setAttribute("aria-label", isImage(hit) ? `Select ${visible(hit.name)}` : `Select ${visible(hit.name)}, ${span(hit.moment)}`);
   box.addEventListener("change", () => {
     if (box.checked) selected.set(keyOf(hit), hit);
     else selected.delete(keyOf(hit));
@@ -137,16 +137,16 @@ const favouriteTile = (hit, all) => {
   const item = element("li");
   const button = element("button", "tile");
   button.type = "button";
-  button.title = hit.path;
+  button.title = visible(hit.path);
   const frame = element("span", "frame");
   frame.append(thumbnailImage(hit.thumbnail, frame), element("span", "span", clock(hit.moment.start)));
   const text = element("span", "text");
-  text.append(element("span", "name", hit.name));
+  text.append(element("span", "name", visible(hit.name)));
   button.append(frame, text);
   button.addEventListener("click", () => open(hit, all));
   const remove = element("button", "round drop", "\u00d7");
   remove.type = "button";
-  remove.setAttribute("aria-label", `Remove ${hit.name} from favourites`);
+  remove.setAttribute("aria-label", `Remove ${visible(hit.name)} from favourites`);
   remove.addEventListener("click", () => {
     writeFavourites(readFavourites().filter((each) => keyOf(each) !== keyOf(hit)));
     showFavourites();

@@ -13,6 +13,15 @@ export const span = (moment) => `${clock(moment.start)} \u2013 ${clock(moment.en
 // Images have no duration.
 export const isImage = (hit) => hit.duration === 0;
 
+// Names of files may hold characters that nobody sees, or that reverse what follows ("gpj.exe").
+// Joiners after other scripts and emoji are part of the writing.
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu;
+export const visible = (text) => text.replace(INVISIBLE, (character, index) => {
+  const code = character.codePointAt(0);
+  if ((code === 0x200c || code === 0x200d) && text.charCodeAt(index - 1) > 0x7f) return character;
+  return code > 0xffff ? `\\u{${code.toString(16)}}` : `\\u${code.toString(16).padStart(4, "0")}`;
+});
+
 export const element = (name, className, text) => {
   const node = document.createElement(name);
   if (className) node.className = className;
@@ -101,7 +110,7 @@ export const card = (hit, open, line = null) => {
   const item = element("li");
   const button = element("button", "card");
   button.type = "button";
-  button.title = hit.path;
+  button.title = visible(hit.path);
   const frame = element("span", "frame");
   frame.append(
     thumbnailImage(hit.thumbnail, frame),
@@ -110,10 +119,10 @@ export const card = (hit, open, line = null) => {
   );
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const origin = [folderOf(hit), day(hit)].filter(Boolean).join(" \u00b7 ");
+  const origin = [visible(folderOf(hit)), day(hit)].filter(Boolean).join(" \u00b7 ");
   facts.append(element("span", "folder", hit.more.length ? `+${hit.more.length} more` : origin), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
   if (hit.damage) facts.firstChild.after(damageLabel(hit));
-  text.append(element("span", "name", hit.name));
+  text.append(element("span", "name", visible(hit.name)));
   if (line) text.append(line);
   text.append(facts);
   button.append(frame, ...(isImage(hit) ? [] : [positionBar(hit)]), text);
