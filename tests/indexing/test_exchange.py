@@ -137,6 +137,8 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
         ("clips", "number", -1),
         ("clips", "number", 0.5),
         ("clips", "number", None),
+        ("clips", "number", np.uint64(2**63)),
+        ("clips", "end", -1.0),
         ("clips", "start", float("nan")),
         ("clips", "vector", [float("nan")] * 24),
         ("clips", "vector", [7.0] * 24),
@@ -145,10 +147,18 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
         ("files", "status", "running"),
         ("files", "size", "large"),
         ("files", "size", None),
+        ("files", "size", np.uint64(2**63)),
+        ("files", "num_clips", 4),
+        ("files", "duration", float("inf")),
+        ("files", "recorded", 1e300),
+        ("files", "latitude", 91.0),
+        ("files", "camera", "a\nb"),
         ("files", "tags", "{"),
         ("sources", "kind", "rumour"),
         ("sources", "until", float("nan")),
         ("lines", "start", None),
+        ("lines", "start", float("nan")),
+        ("lines", "end", float("inf")),
         ("lines", "text", None),
         ("hubness", "vector", [1.0]),
     ],
@@ -161,9 +171,13 @@ def test_impossible_values_are_refused(
     parquet = pytest.importorskip("pyarrow.parquet")
     export_store(store, tmp_path / "tables", "parquet")
     path = tmp_path / "tables" / f"{table}.parquet"
-    columns = parquet.read_table(path).to_pydict()
-    columns[column] = [value] * len(columns[column])
-    parquet.write_table(pyarrow.table(columns), path)
+    rows = parquet.read_table(path)
+    index = rows.column_names.index(column)
+    is_vector = isinstance(value, list) and len(value) == VECTORS.shape[1]
+    kind = rows.schema.field(column).type if value is None or is_vector else None
+    values = pyarrow.array([value] * len(rows), kind)
+    # The other columns keep their types, so that only this one can be refused.
+    parquet.write_table(rows.set_column(index, column, values), path)
     with pytest.raises(UsageError, match="not a whole export") as caught:
         import_store(tmp_path / "tables", tmp_path / "again")
     assert "\n" not in str(caught.value)
