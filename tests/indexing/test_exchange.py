@@ -22,6 +22,7 @@ from eaglenet.store.store import LocalStore
 from synthetic_store import BagMethod, make_store
 
 VECTORS = np.eye(2, 24, dtype=np.float32)
+FRAME_VALUES = 5 * 24
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +144,8 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
         ("clips", "vector", [float("nan")] * 24),
         ("clips", "vector", [7.0] * 24),
         ("clips", "frames", [1.0] * 3),
+        ("clips", "frames", [float("nan")] * FRAME_VALUES),
+        ("clips", "mask", [False] * 5),
         ("clips", "thumbnail", None),
         ("files", "status", "running"),
         ("files", "size", "large"),
@@ -161,6 +164,9 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
         ("lines", "end", float("inf")),
         ("lines", "text", None),
         ("hubness", "vector", [1.0]),
+        ("hubness", "vector", [float("nan")] * 24),
+        ("hubness", "vector", [7.0] * 24),
+        ("hubness", "vector", [1.0, *[0.0] * 22]),
     ],
 )
 def test_impossible_values_are_refused(
@@ -173,8 +179,9 @@ def test_impossible_values_are_refused(
     path = tmp_path / "tables" / f"{table}.parquet"
     rows = parquet.read_table(path)
     index = rows.column_names.index(column)
-    is_vector = isinstance(value, list) and len(value) == VECTORS.shape[1]
-    kind = rows.schema.field(column).type if value is None or is_vector else None
+    kind = rows.schema.field(column).type if value is None else None
+    if isinstance(value, list):
+        kind = pyarrow.list_(rows.schema.field(column).type.value_type, len(value))
     values = pyarrow.array([value] * len(rows), kind)
     # The other columns keep their types, so that only this one can be refused.
     parquet.write_table(rows.set_column(index, column, values), path)

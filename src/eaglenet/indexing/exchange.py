@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import ConfigError, UsageError, cause_of, naming_extra
@@ -348,11 +349,11 @@ def import_store(folder: Path, location: str | Path) -> int:
             raise ValueError(f"version {description['version']!r:.20}, format {kind!r:.20}")
         manifest = Manifest.from_json(json.dumps(description["manifest"]))
         reader = _Reader(folder, kind, rows)
-        bank = reader.bank(description["hubness"])
+        bank = reader.bank(description["hubness"], manifest.dim)
         with kind_of(location).write(str(location), manifest, bank) as writer:
             reader.copy(writer)
             return writer.finish()
-    except (ConfigError, KeyError, ValueError, TypeError, OSError) as error:
+    except (ConfigError, KeyError, ValueError, TypeError, OverflowError, OSError) as error:
         raise UsageError(
             f"{folder} is not a whole export ({cause_of(error):.200}); make one with: eaglenet "
             "store export FOLDER --format parquet"
@@ -367,11 +368,13 @@ class _Reader:
         self.kind = kind
         self.rows = rows
 
-    def bank(self, values: dict[str, Any] | None) -> HubnessBank | None:
+    def bank(self, values: dict[str, Any] | None, dim: int) -> HubnessBank | None:
         if values is None:
             return None
         chunks = list(self._chunks("hubness"))
         vectors = np.concatenate([np.asarray(chunk["vector"], np.float32) for chunk in chunks])
+        if vectors.shape[1:] != (dim,) or not _have_unit_length(vectors):
+            raise ValueError("a hubness bank without unit vectors of the model")
         texts = tuple(text for chunk in chunks for text in chunk["text"])
         weight, scale = float(values["weight"]), float(values["scale"])
         return HubnessBank(
@@ -424,7 +427,7 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
         raise ValueError("a clip number is negative, too large or not a whole number")
     if not np.isfinite(spans).all() or not (spans[0] <= spans[1]).all():
         raise ValueError("a time is not finite, or a clip ends before it starts")
-    if not np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01):
+    if not _have_unit_length(vectors):
         raise ValueError("the length of a vector is not 1")
     if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
         raise ValueError("a thumbnail is not bytes")
@@ -435,6 +438,10 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
     features = np.zeros(len(contents), manifest.layout.dtype)
     for name in manifest.layout.dtype.names or ():
         features[name] = np.asarray(columns[name]).reshape(features[name].shape)
+        if not np.isfinite(features[name]).all():
+            raise ValueError(f"a value of {name} is not finite")
+    if not features["mask"].any(axis=1).all():
+        raise ValueError("a clip has no frames")
     keys = list(zip(contents, numbers.tolist(), strict=True))
     return ClipBatch(
         keys=keys,
@@ -445,6 +452,11 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
         thumbnails=list(columns["thumbnail"]),
         keyframe_keys=frozenset(itertools.compress(keys, from_keyframes.tolist())),
     )
+
+
+def _have_unit_length(vectors: NDArray[np.float32]) -> bool:
+    with np.errstate(over="ignore"):
+        return np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01)
 
 
 def _require_clips(writer: Writer, files: Sequence[IndexedFile]) -> None:

@@ -56,7 +56,7 @@ def find_objects(url: str) -> Iterator[CandidateFile]:
     if not count:
         try:
             # A request for the root of a bucket may succeed, but the root is no object.
-            if not _locate(folder.url)[1]:
+            if "/" not in folder.url.partition("://")[2]:
                 raise MissingObjectError(url)
             yield _candidate(_entry(url))
         except MissingObjectError:
