@@ -222,12 +222,12 @@ def index_videos(
             run.encode(inexact_files, executors.executor(inexact_files))
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
-                local_files, workers
+                local_files, options.workers
             )
         if describer is not None:
             snapshot = open_store(store).snapshot()
             DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(
-                local_files, workers
+                local_files, options.workers
             )
         encode_transcripts(writer, on_transcripts)
         report = run.finish(candidates, roots, options)
