@@ -45,6 +45,15 @@ def test_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.parametrize("stem", ["a" * 251, "\u732b" * 83])
+def test_files_with_the_longest_names_are_written(stem: str, tmp_path: Path) -> None:
+    """Systems limit names to 255 bytes."""
+    path = tmp_path / f"{stem}.jpg"
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_syncs_file_then_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The content is synced before the rename, and the rename before the function returns."""
     happened: list[str] = []

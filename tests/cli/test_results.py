@@ -51,6 +51,17 @@ def test_table_fits_and_cuts_nothing(width: int | None) -> None:
         assert part in whole
 
 
+def test_files_and_objects_in_one_table() -> None:
+    """They have no common folder: names are whole paths."""
+    paths = ["s3://bucket/videos/a.mp4", "s3://bucket/videos/june/b.mp4", "/videos/c.mp4"]
+    hits = [replace(hit, path=path) for hit, path in zip(result().hits, paths, strict=True)]
+    lines = format_table(SearchResult(Query("a red car"), hits), {}, None)
+    assert [line.split()[-1] for line in lines[2:]] == paths
+    lines = format_table(SearchResult(Query("a red car"), hits[:2]), {}, None)
+    assert lines[1] == "in s3://bucket/videos"
+    assert [line.split()[-1] for line in lines[3:]] == ["a.mp4", "june/b.mp4"]
+
+
 def test_people_read_a_confidence_or_a_score_and_none_of_a_sequence() -> None:
     plain = result().hits
     sure = [replace(hit, confidence=0.8) for hit in plain]

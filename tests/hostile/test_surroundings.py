@@ -369,3 +369,22 @@ def test_decoded_frames_are_those_of_the_parent(tmp_path: Path) -> None:
     assert min(frame.shape[1:]) == 20
     for name in ("frames", "mask", "seconds"):
         assert np.array_equal(getattr(there, name), getattr(here, name))
+
+
+def test_every_colour_mode_is_decoded_in_a_worker(tmp_path: Path) -> None:
+    """Pillow imports modules for some, which a confined process cannot."""
+    from PIL import Image
+
+    from eaglenet.video.inputs import clips_of_image
+
+    spec, noise = FrameSpec(num_frames=1, size=16), Image.effect_noise((40, 30), 50)
+    decoder = frame_images.QueryDecoder()
+    try:
+        for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I", "F", "I;16"):
+            image = noise.convert("RGB" if mode in ("LAB", "CMYK", "YCbCr") else "L").convert(mode)
+            path = tmp_path / f"{mode}.tif"
+            image.save(path)
+            there, here = decoder.decode_image(path, spec), clips_of_image(path, spec)
+            assert np.array_equal(there.frames, here.frames), mode
+    finally:
+        decoder.close()

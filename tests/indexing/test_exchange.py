@@ -22,6 +22,7 @@ from eaglenet.store.store import LocalStore
 from synthetic_store import BagMethod, make_store
 
 VECTORS = np.eye(2, 24, dtype=np.float32)
+FRAME_VALUES = 5 * 24
 
 
 @pytest.fixture(scope="module")
@@ -137,20 +138,35 @@ def test_incomplete_export_is_refused(part: str, store: Path, tmp_path: Path) ->
         ("clips", "number", -1),
         ("clips", "number", 0.5),
         ("clips", "number", None),
+        ("clips", "number", np.uint64(2**63)),
+        ("clips", "end", -1.0),
         ("clips", "start", float("nan")),
         ("clips", "vector", [float("nan")] * 24),
         ("clips", "vector", [7.0] * 24),
         ("clips", "frames", [1.0] * 3),
+        ("clips", "frames", [float("nan")] * FRAME_VALUES),
+        ("clips", "mask", [False] * 5),
         ("clips", "thumbnail", None),
         ("files", "status", "running"),
         ("files", "size", "large"),
         ("files", "size", None),
+        ("files", "size", np.uint64(2**63)),
+        ("files", "num_clips", 4),
+        ("files", "duration", float("inf")),
+        ("files", "recorded", 1e300),
+        ("files", "latitude", 91.0),
+        ("files", "camera", "a\nb"),
         ("files", "tags", "{"),
         ("sources", "kind", "rumour"),
         ("sources", "until", float("nan")),
         ("lines", "start", None),
+        ("lines", "start", float("nan")),
+        ("lines", "end", float("inf")),
         ("lines", "text", None),
         ("hubness", "vector", [1.0]),
+        ("hubness", "vector", [float("nan")] * 24),
+        ("hubness", "vector", [7.0] * 24),
+        ("hubness", "vector", [1.0, *[0.0] * 22]),
     ],
 )
 def test_impossible_values_are_refused(
@@ -161,9 +177,14 @@ def test_impossible_values_are_refused(
     parquet = pytest.importorskip("pyarrow.parquet")
     export_store(store, tmp_path / "tables", "parquet")
     path = tmp_path / "tables" / f"{table}.parquet"
-    columns = parquet.read_table(path).to_pydict()
-    columns[column] = [value] * len(columns[column])
-    parquet.write_table(pyarrow.table(columns), path)
+    rows = parquet.read_table(path)
+    index = rows.column_names.index(column)
+    kind = rows.schema.field(column).type if value is None else None
+    if isinstance(value, list):
+        kind = pyarrow.list_(rows.schema.field(column).type.value_type, len(value))
+    values = pyarrow.array([value] * len(rows), kind)
+    # The other columns keep their types, so that only this one can be refused.
+    parquet.write_table(rows.set_column(index, column, values), path)
     with pytest.raises(UsageError, match="not a whole export") as caught:
         import_store(tmp_path / "tables", tmp_path / "again")
     assert "\n" not in str(caught.value)

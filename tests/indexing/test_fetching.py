@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from index_cases import clip_keys
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import ObjectFolder
+from eaglenet.core.object_storage import ObjectEntry, ObjectFolder
 from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
@@ -73,6 +74,17 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     fetching._open_bucket.cache_clear()
     gate.close()
     server.stop()
+
+
+def test_an_empty_bucket_is_not_a_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers reply to a request for the root of a bucket."""
+    pytest.importorskip("obstore")
+    root = ObjectEntry("s3://bucket/", 0, datetime.now(UTC), '""')
+    monkeypatch.setattr(ObjectFolder, "list", lambda self: iter(()))
+    monkeypatch.setattr(ObjectFolder, "entry", lambda self, name: root)
+    for url in ("s3://bucket", "s3://bucket/"):
+        with pytest.raises(UsageError, match="no video or image"):
+            list(find_objects(url))
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import options_like
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
+from eaglenet.store.records import IndexedFile
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame, RecognizedText
 from eaglenet.transcripts.speech import RATE
@@ -100,6 +101,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def index(folder: Path, method: BagMethod, **options: object) -> IndexReport:
     changes = IndexOptions(workers=0, **options)  # type: ignore[arg-type]
     return index_videos([folder / "v"], folder / "store", "bag", method=method, options=changes)
+
+
+def test_the_files_to_read_decide_how_many_processes_decode(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the new files of the run, of which a later run may have none."""
+    index(folder, bag)
+    names: list[list[str]] = []
+
+    def count(files: Sequence[IndexedFile], number: int | None) -> int:
+        names.append([Path(file.path).name for file in files])
+        return number or 0
+
+    monkeypatch.setattr(recognition, "num_workers", count)
+    for _ in range(2):
+        index(folder, bag, read_text=True)
+    assert names == [["film.mp4"]]
 
 
 def lines_of(folder: Path, method: BagMethod, query: str) -> list[tuple[float, float]]:

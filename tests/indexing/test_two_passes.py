@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from eaglenet.core.errors import UsageError
 from eaglenet.indexing import decoding, index
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, check_decoded
 from eaglenet.indexing.encoding import ClipEncoding
+from eaglenet.indexing.executor import ExecutorSettings
+from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.ledger import Ledger
 from eaglenet.indexing.model import ModelSource
 from eaglenet.search.engine import Engine
@@ -63,6 +66,25 @@ def test_a_small_folder_has_one_pass(
     monkeypatch.setattr(index, "EXACT_SECONDS", 8.0)
     # first.mp4 has 6 s; long.mp4 and second.mkv come after the limit.
     assert run(videos, bag, store=videos.parent / "other", quick=True).keyframe_clips == 4
+
+
+def test_a_second_pass_over_more_bytes_has_its_own_executor(bag: BagMethod) -> None:
+    """One small new file must not decide how the rest of an earlier run is encoded."""
+    executors: list[list[str]] = []
+    options = index.IndexOptions()
+
+    def make_executor(settings: ExecutorSettings) -> Any:
+        executors.append([file.path for file in settings.files])
+        return object()
+
+    model = ModelSource("store", "bag", options, bag)
+    source = index.ExecutorSource(model, make_executor, make_manifest(bag), options)
+    new, rest = [CandidateFile("new.mp4", 10, 1)], [CandidateFile("rest.mp4", 10**6, 1)]
+    first = source.executor(new)
+    assert source.executor(new) is first
+    second = source.executor([*new, *rest])
+    assert source.executor(rest) is second is not first
+    assert executors == [["new.mp4"], ["new.mp4", "rest.mp4"]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

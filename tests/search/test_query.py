@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image, features
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips
@@ -143,3 +147,29 @@ def test_texts_and_clips_are_searched_together(engine: Engine) -> None:
     together = engine.search_many(queries, k=3)
     assert together == [engine.search(query, k=3) for query in queries]
     assert clip_id not in {hit.clip_id for hit in together[1]}
+
+
+def encoded(format: str) -> bytes:
+    file = io.BytesIO()
+    Image.effect_noise((40, 30), 50).convert("RGB").save(file, format)
+    return file.getvalue()
+
+
+def test_bytes_are_read_in_the_formats_of_files_only() -> None:
+    """An EPS would start Ghostscript."""
+    assert Query(image=encoded("PNG")).image.size == (40, 30)
+    for format in ("EPS", "PPM"):
+        with pytest.raises(UsageError, match="bytes are not an image: unknown format"):
+            Query(image=encoded(format))
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="needs a Pillow with AVIF")
+def test_damaged_bytes_are_refused() -> None:
+    """Decoders raise errors of any type."""
+    content, generator = encoded("AVIF"), np.random.default_rng(1)
+    for _ in range(60):
+        damaged_content = bytearray(content[: generator.integers(10, len(content) + 1)])
+        for index in generator.integers(0, len(damaged_content), 6):
+            damaged_content[index] = int(generator.integers(0, 256))
+        with contextlib.suppress(UsageError):
+            Query(image=bytes(damaged_content))

@@ -15,6 +15,7 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.video import images
 from eaglenet.video.containers import is_image, looks_like_video
 from eaglenet.video.decoding import probe
+from eaglenet.video.frame_images import FramesRequest, check_frame_images, read_frame_images
 from eaglenet.video.images import image_pixels, open_image
 from eaglenet.video.recording import read_recording
 from raw_file import write_dng
@@ -209,3 +210,15 @@ def test_raw_photographs_that_cannot_be_read_say_why(
     monkeypatch.setattr(images, "_rawpy", lambda: None)
     with pytest.raises(VideoDecodeError, match=r"need rawpy: pip install 'eaglenet\[raw\]'"):
         open_image(path)
+
+
+@pytest.mark.parametrize("size", [(1300, 200), (200, 1300)])
+def test_frames_of_panoramas_fit_their_request(size: tuple[int, int], tmp_path: Path) -> None:
+    """A shorter side leaves the longer one free; a longer side limits both."""
+    path = tmp_path / "panorama.png"
+    Image.new("RGB", size).save(path)
+    for is_short_side, long_side in ((True, 260), (False, 40)):
+        request = FramesRequest(str(path), (0.0,), 40, is_short_side)
+        (frame,) = frames = read_frame_images(request)
+        check_frame_images(request, frames)
+        assert max(frame.shape) == pytest.approx(long_side, abs=1)

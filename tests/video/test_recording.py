@@ -90,6 +90,16 @@ def test_a_photograph_has_time_place_and_camera(tmp_path: Path, suffix: str) -> 
     assert recording.place.longitude == pytest.approx(-151.21)
 
 
+@pytest.mark.parametrize("offset", ["   :  ", " ", "0", "+25:99x"])
+def test_a_photograph_with_an_unknown_offset_has_a_time(tmp_path: Path, offset: str) -> None:
+    """Cameras that do not know it write spaces and a colon, as EXIF says."""
+    exif = Image.Exif()
+    exif.get_ifd(0x8769).update({0x9003: "2020:02:29 12:00:00", 0x9011: offset})
+    path = tmp_path / "a.jpg"
+    Image.new("RGB", (8, 8)).save(path, exif=exif.tobytes())
+    assert read_recording(path).recorded == datetime(2020, 2, 29, 12).timestamp()
+
+
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.png", "a.jpg"])
 def test_a_file_without_tags_says_nothing(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

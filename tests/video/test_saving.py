@@ -134,6 +134,8 @@ def test_file_names_and_copied_images(tmp_path: Path) -> None:
     assert moment_name(film_path, 61.23, 3725.5) == "My holiday 1m01.2s-1h02m05.5s.mp4"
     assert moment_name(film_path, 0, 1, "gif") == "My holiday 0m00.0s-0m01.0s.gif"
     assert moment_name(Path("/p/cat.JPG"), 0, 0) == "cat.JPG"
+    longest = moment_name(Path("/films", "\u732b" * 83 + ".mov"), 36000.0, 36001.0)
+    assert longest == "\u732b" * 60 + " 10h00m00.0s-10h00m01.0s.mp4"
     with pytest.raises(UsageError, match="video, gif, sheet"):
         moment_name(film_path, 0, 1, "mp3")
     (tmp_path / "cat.jpg").write_bytes(b"as it is")

@@ -6,6 +6,7 @@ import base64
 import filecmp
 import io
 import os
+import posixpath
 import re
 import select
 import shutil
@@ -122,11 +123,12 @@ def format_table(
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     columns_left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
     lines = wrap(escape_line(title), width)
-    lines += wrap(escape_line(f"in {shorten_home(folder)}"), width)
+    if folder:
+        lines += wrap(escape_line(f"in {shorten_home(folder)}"), width)
     is_beside = columns_left is None or columns_left >= MIN_FILE_COLUMNS
     lines.append(GAP.join([*_pad(heads, widths, heads), *(["file"] if is_beside else [])]))
     for hit, cells in zip(result.hits, rows, strict=True):
-        name = escape_line(os.path.relpath(hit.path, folder))
+        name = escape_line(os.path.relpath(hit.path, folder) if folder else hit.path)
         start = GAP.join(_pad(cells, widths, heads))
         link = f"{file_url(hit.path)}#t={hit.moment.start:.1f}" if links else ""
         if is_beside:
@@ -163,12 +165,23 @@ def _pad(cells: Sequence[str], widths: Sequence[int], heads: Sequence[str]) -> l
 
 
 def common_folder(paths: Sequence[str]) -> str:
-    """Return the deepest folder that contains all files.
+    """Return the deepest folder or URL that contains all files; empty if there is none.
 
     >>> common_folder(["/videos/a/1.mp4", "/videos/b/2.mp4"])
     '/videos'
+    >>> common_folder(["s3://bucket/a/1.mp4", "s3://bucket/b/2.mp4"])
+    's3://bucket'
+    >>> common_folder(["s3://bucket/a/1.mp4", "/videos/2.mp4"])
+    ''
     """
-    return os.path.commonpath([os.path.dirname(path) for path in paths])
+    parts = [path.rpartition("://") for path in paths]
+    scheme, *others = {f"{name}{separator}" for name, separator, _ in parts}
+    flavour = posixpath if scheme else os.path
+    try:
+        folder = flavour.commonpath([flavour.dirname(name) for _, _, name in parts])
+    except ValueError:  # Several drives of Windows.
+        return ""
+    return scheme + folder if folder and not others else ""
 
 
 def shorten_home(path: str) -> str:

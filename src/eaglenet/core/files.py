@@ -26,6 +26,8 @@ from eaglenet.core.platform import open_for_locking, replace, sync
 
 logger = logging.getLogger(__name__)
 
+MAX_STEM = 40
+"""Maximum characters of a file's name in that of its temporary file; each takes up to 4 bytes."""
 _HOLDER_OFFSET = 1
 """Offset of the holder's name in a lock file: byte 0 is locked, which Windows does not read."""
 
@@ -33,10 +35,11 @@ _HOLDER_OFFSET = 1
 def partial_path(path: Path) -> Path:
     """Return a new temporary name for writing ``path``, with its suffix.
 
-    The name cannot be guessed: other users of a shared folder could create a link of that name.
+    The name cannot be guessed: other users of a shared folder could create a link of that name. It
+    has only the beginning of a long name, since systems limit names to 255 bytes.
     """
     unique = f"{os.getpid()}-{secrets.token_hex(4)}"
-    return path.with_name(f".{path.stem}.{unique}.partial{path.suffix}")
+    return path.with_name(f".{path.stem[:MAX_STEM]}.{unique}.partial{path.suffix}")
 
 
 @contextmanager

@@ -182,7 +182,7 @@ class DescriptionRun(RecognitionRun):
         self.snapshot = snapshot
         self._windows: Windows | None = None
 
-    def run(self, files: Iterable[IndexedFile], workers: int) -> None:
+    def run(self, files: Iterable[IndexedFile], workers: int | None) -> None:
         problems = self.describer.problems
         try:
             super().run(files, workers)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import ConfigError, UsageError, cause_of, naming_extra
@@ -46,6 +47,7 @@ from eaglenet.store.records import (
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.lines import TranscriptLine
+from eaglenet.video.recording import Place, Recording
 
 Format = Literal["parquet", "lance", "csv"]
 Columns = Mapping[str, Any]
@@ -207,6 +209,8 @@ DESCRIPTION = "export.json"
 VERSION = 1
 TABLES = ("clips", "files", "sources", "lines", "hubness")
 HASH = re.compile(r"[0-9a-f]{32}")
+MAX_INTEGER = 2**63 - 1
+"""Maximum integer that SQLite stores."""
 OPTIONAL = ("recorded", "latitude", "longitude", "camera")
 """Fields that may be unknown."""
 Record = TypeVar("Record", IndexedFile, Source)
@@ -345,11 +349,11 @@ def import_store(folder: Path, location: str | Path) -> int:
             raise ValueError(f"version {description['version']!r:.20}, format {kind!r:.20}")
         manifest = Manifest.from_json(json.dumps(description["manifest"]))
         reader = _Reader(folder, kind, rows)
-        bank = reader.bank(description["hubness"])
+        bank = reader.bank(description["hubness"], manifest.dim)
         with kind_of(location).write(str(location), manifest, bank) as writer:
             reader.copy(writer)
             return writer.finish()
-    except (ConfigError, KeyError, ValueError, TypeError, OSError) as error:
+    except (ConfigError, KeyError, ValueError, TypeError, OverflowError, OSError) as error:
         raise UsageError(
             f"{folder} is not a whole export ({cause_of(error):.200}); make one with: eaglenet "
             "store export FOLDER --format parquet"
@@ -364,11 +368,13 @@ class _Reader:
         self.kind = kind
         self.rows = rows
 
-    def bank(self, values: dict[str, Any] | None) -> HubnessBank | None:
+    def bank(self, values: dict[str, Any] | None, dim: int) -> HubnessBank | None:
         if values is None:
             return None
         chunks = list(self._chunks("hubness"))
         vectors = np.concatenate([np.asarray(chunk["vector"], np.float32) for chunk in chunks])
+        if vectors.shape[1:] != (dim,) or not _have_unit_length(vectors):
+            raise ValueError("a hubness bank without unit vectors of the model")
         texts = tuple(text for chunk in chunks for text in chunk["text"])
         weight, scale = float(values["weight"]), float(values["scale"])
         return HubnessBank(
@@ -380,12 +386,15 @@ class _Reader:
             writer.commit(Changes(clips=[clip_batch(chunk, writer.manifest)]))
         for chunk in self._chunks("files"):
             files = [_indexed_file(row) for row in rows_of(chunk)]
+            _require_clips(writer, files)
             writer.commit(Changes(files=files))
         lines: dict[tuple[str, str, str], list[TranscriptLine]] = {}
         for chunk in self._chunks("lines"):
             for row in rows_of(chunk):
                 key = (row["content"], row["kind"], row["path"])
                 line = TranscriptLine(row["start"], row["end"], row["text"], row["language"])
+                if not (math.isfinite(line.start) and math.isfinite(line.end)):
+                    raise ValueError("a time of a transcript line is not finite")
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
             sources = [_read_record(Source, row) for row in rows_of(chunk)]
@@ -410,12 +419,16 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
     spans = np.stack([np.asarray(columns[name], np.float64) for name in ("start", "end")])
     if not all(HASH.fullmatch(content) for content in contents):
         raise ValueError("a content hash is not 32 hexadecimal digits")
-    if numbers.dtype.kind not in "iu" or numbers.min(initial=0) < 0:
-        raise ValueError("a clip number is negative or not a whole number")
-    if not np.isfinite(spans).all() or not np.allclose(
-        np.linalg.norm(vectors, axis=1), 1, atol=0.01
+    if (
+        numbers.dtype.kind not in "iu"
+        or numbers.min(initial=0) < 0
+        or numbers.max(initial=0) > MAX_INTEGER
     ):
-        raise ValueError("a time is not finite, or the length of a vector is not 1")
+        raise ValueError("a clip number is negative, too large or not a whole number")
+    if not np.isfinite(spans).all() or not (spans[0] <= spans[1]).all():
+        raise ValueError("a time is not finite, or a clip ends before it starts")
+    if not _have_unit_length(vectors):
+        raise ValueError("the length of a vector is not 1")
     if not all(isinstance(image, bytes) for image in columns["thumbnail"]):
         raise ValueError("a thumbnail is not bytes")
     # Tables of earlier versions have no clips from keyframes.
@@ -425,6 +438,10 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
     features = np.zeros(len(contents), manifest.layout.dtype)
     for name in manifest.layout.dtype.names or ():
         features[name] = np.asarray(columns[name]).reshape(features[name].shape)
+        if not np.isfinite(features[name]).all():
+            raise ValueError(f"a value of {name} is not finite")
+    if not features["mask"].any(axis=1).all():
+        raise ValueError("a clip has no frames")
     keys = list(zip(contents, numbers.tolist(), strict=True))
     return ClipBatch(
         keys=keys,
@@ -437,11 +454,29 @@ def clip_batch(columns: Columns, manifest: Manifest) -> ClipBatch:
     )
 
 
+def _have_unit_length(vectors: NDArray[np.float32]) -> bool:
+    with np.errstate(over="ignore"):
+        return np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=0.01)
+
+
+def _require_clips(writer: Writer, files: Sequence[IndexedFile]) -> None:
+    """Refuse finished files that lack clips, which would count as damage of the whole store."""
+    for file in (file for file in files if file.status == "done"):
+        num_clips = len(writer.clip_numbers(file.content))
+        if num_clips < file.num_clips:
+            raise ValueError(f"{file.path!r:.60} has {num_clips} of {file.num_clips} clips")
+
+
 def _indexed_file(row: dict[str, Any]) -> IndexedFile:
     optional_values = {
         name: None for name in OPTIONAL if row.get(name) in ("", None) or row[name] != row[name]
     }
-    return _read_record(IndexedFile, {**row, **optional_values, "tags": json.loads(row["tags"])})
+    file = _read_record(IndexedFile, {**row, **optional_values, "tags": json.loads(row["tags"])})
+    if not math.isfinite(file.duration):
+        raise ValueError(f"the duration of {file.path!r:.60} is not finite")
+    # Raises an error for impossible values.
+    Recording(file.recorded, Place(file.latitude or 0, file.longitude or 0), file.camera or "")
+    return file
 
 
 def _read_record(kind: type[Record], row: dict[str, Any]) -> Record:
@@ -450,6 +485,7 @@ def _read_record(kind: type[Record], row: dict[str, Any]) -> Record:
     is_unread = record.content == "" and isinstance(record, IndexedFile)
     if not is_unread and not HASH.fullmatch(record.content):
         raise ValueError(f"content is {record.content!r:.60}")
-    if any(value != value for value in vars(record).values()):
-        raise ValueError(f"a value of {record.path!r:.60} is not a number")
+    for value in vars(record).values():
+        if value != value or (isinstance(value, int) and abs(value) > MAX_INTEGER):
+            raise ValueError(f"a value of {record.path!r:.60} is not a number, or too large")
     return record

@@ -23,7 +23,7 @@ from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import ClipBatch
+from eaglenet.store.records import ClipBatch, IndexedFile
 from eaglenet.video import gpu
 from eaglenet.video.limits import Limits
 
@@ -150,7 +150,10 @@ MIN_GPU_BYTES = 128 * 2**20
 
 
 def num_workers(
-    files: Sequence[CandidateFile], number: int | None, *, encodes_on_gpu: bool = False
+    files: Sequence[CandidateFile | IndexedFile],
+    number: int | None,
+    *,
+    encodes_on_gpu: bool = False,
 ) -> int:
     """Return the number of decoding processes.
 

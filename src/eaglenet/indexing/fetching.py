@@ -55,6 +55,9 @@ def find_objects(url: str) -> Iterator[CandidateFile]:
             yield _candidate(entry)
     if not count:
         try:
+            # A request for the root of a bucket may succeed, but the root is no object.
+            if "/" not in folder.url.partition("://")[2]:
+                raise MissingObjectError(url)
             yield _candidate(_entry(url))
         except MissingObjectError:
             raise UsageError(f"{url}: no video or image at or below this address") from None

@@ -231,12 +231,12 @@ def index_videos(
             run.encode(inexact_files, executors.executor(inexact_files))
         for recognizer in recognizers:
             RecognitionRun(transcripts, recognizer, options.limits, on_transcripts).run(
-                local_files, workers
+                local_files, options.workers
             )
         if describer is not None:
             snapshot = open_store(store).snapshot()
             DescriptionRun(transcripts, describer, snapshot, on_transcripts).run(
-                local_files, workers
+                local_files, options.workers
             )
         encode_transcripts(writer, on_transcripts)
         report = run.finish(candidates, roots, options)
@@ -251,7 +251,7 @@ def index_videos(
 
 
 class ExecutorSource:
-    """The executor of both passes of a run, made when it is first needed."""
+    """The executors of both passes of a run, usually the same one, made when it is needed."""
 
     def __init__(
         self,
@@ -266,6 +266,8 @@ class ExecutorSource:
         self.options = options
         self.precision = "fp32"
         self._executor: Executor | None = None
+        self._num_bytes = 0
+        """Bytes of the files that the executor was made for."""
 
     @property
     def exact_seconds(self) -> float:
@@ -280,9 +282,14 @@ class ExecutorSource:
         return EXACT_SECONDS if is_slow or self.options.quick else math.inf
 
     def executor(self, files: Sequence[CandidateFile]) -> Executor:
-        """Return the executor; the first call makes it for these files."""
-        if self._executor is None:
-            options = self.options
+        """Return an executor made for these files, or for larger ones.
+
+        A second pass may continue that of an earlier run, after a first pass over one small file,
+        for which one process and fp32 are fastest.
+        """
+        num_bytes = sum(file.size for file in files)
+        if self._executor is None or num_bytes > self._num_bytes:
+            self._num_bytes, options = num_bytes, self.options
             with activity("preparing the model"):
                 encoder, self.precision = prepare_for_precision(
                     self.source.method,

@@ -12,6 +12,7 @@ import numpy as np
 
 from eaglenet.core.errors import EagleNetError
 from eaglenet.core.progress import Progress, report_progress
+from eaglenet.indexing.executor import num_workers
 from eaglenet.indexing.inspection import MAX_DURATION
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.records import IndexedFile, Source, TranscriptKind
@@ -267,8 +268,11 @@ class RecognitionRun:
         self.limits = limits
         self.progress = progress
 
-    def run(self, files: Iterable[IndexedFile], workers: int) -> None:
-        """Read the remaining files; one that fails is reported, and the next one is read."""
+    def run(self, files: Iterable[IndexedFile], workers: int | None) -> None:
+        """Read the remaining files; one that fails is reported, and the next one is read.
+
+        workers: number of decoding processes; None: depends on the size of the remaining files.
+        """
         pending_files = self._pending_files(files)
         total = sum(1 for _ in self._requests(pending_files))
         if not total:
@@ -284,7 +288,7 @@ class RecognitionRun:
         outcomes = map_ahead(
             self.recognizer.decode,
             self._requests(pending_files),
-            workers=workers,
+            workers=num_workers([file for file, _ in pending_files.values()], workers),
             prefetch=PREFETCH,
             budget=budget,
             access=Access(

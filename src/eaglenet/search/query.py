@@ -122,15 +122,15 @@ def _read_image(image: Any) -> Any:
     if isinstance(image, bytes | bytearray | memoryview):
         from PIL import Image, UnidentifiedImageError
 
+        from eaglenet.video.images import image_formats
+
         try:
-            pillow_image = Image.open(io.BytesIO(image))
+            pillow_image = Image.open(io.BytesIO(image), formats=image_formats())
             pillow_image.load()
-        except UnidentifiedImageError as error:
-            raise UsageError(
-                f"these {len(image)} bytes are not an image: unknown format"
-            ) from error
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise UsageError(f"these {len(image)} bytes are not an image: {error}") from error
+        # Pillow raises exceptions of any type for damaged images.
+        except Exception as error:
+            cause = "unknown format" if isinstance(error, UnidentifiedImageError) else error
+            raise UsageError(f"these {len(image)} bytes are not an image: {cause}") from error
         return pillow_image
     if isinstance(image, np.ndarray):
         from PIL import Image

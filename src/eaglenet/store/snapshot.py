@@ -284,7 +284,10 @@ class Snapshot:
         return [clips[number] for number in range(first, end)]
 
     def clips_at(self, times: Sequence[tuple[int, float]]) -> list[Clip | None]:
-        """Return the clip at each second of a content: that whose ends are farthest, or None."""
+        """Return, for each content id and second, the clip around it, or None without clips.
+
+        Of several clips, it is the one whose nearer end is farthest from the second.
+        """
         by_content = self._clips_by_content(content_id for content_id, _ in times)
         return [by_content[content_id].nearest(second) for content_id, second in times]
 

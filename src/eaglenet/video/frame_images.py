@@ -31,7 +31,7 @@ from eaglenet.video.images import (
 from eaglenet.video.input_file import SharedFile, share_file
 from eaglenet.video.inputs import FrameBatch
 from eaglenet.video.limits import MAX_PIXELS, Limits
-from eaglenet.video.pixels import Pixels
+from eaglenet.video.pixels import MAX_ASPECT, Pixels
 from eaglenet.video.sampling import Window
 from eaglenet.video.source import open_video
 from eaglenet.video.windows import frame_at
@@ -87,8 +87,9 @@ def check_frame_images(request: FramesRequest, frames: Sequence[Pixels]) -> None
     """Raise ``ValueError`` if the frames of a worker do not fit the request."""
     if not 1 <= len(frames) <= len(request.seconds):
         raise ValueError(f"{len(frames)} frames for {len(request.seconds)} times")
-    # On display, a frame whose pixels are not square may be longer than its stored sides.
-    limit = 4 * request.side
+    # On display, a frame whose pixels are not square may be longer than its stored sides. A shorter
+    # side does not limit the longer one of a panorama.
+    limit = (MAX_ASPECT if request.is_short_side else 4) * request.side
     for frame in frames:
         if frame.ndim != 3 or frame.shape[0] != 3 or not all(0 < n <= limit for n in frame.shape):
             raise ValueError(f"a frame of shape {frame.shape}")

@@ -76,7 +76,7 @@ def decoding_needs_threads() -> bool:
 
 def load_image_formats() -> None:
     """Import the decoders, which Pillow otherwise imports with the first image of a format."""
-    from PIL import Image, ImageOps, MpoImagePlugin  # noqa: F401
+    from PIL import Image, ImageCms, ImageOps, MpoImagePlugin  # noqa: F401
 
     _rawpy()
     image = Image.new("RGB", (8, 8))

@@ -140,8 +140,9 @@ def recording_from_exif(exif: Any) -> Recording:
     match = re.match(r"(\d{4}):(\d\d):(\d\d)[ T](\d\d:\d\d:\d\d)", text)
     seconds = None
     if match is not None:
-        zone = str(details.get(_OFFSET_ORIGINAL) or "").strip()
-        seconds = _parse_time("{}-{}-{}T{}".format(*match.groups()) + zone)
+        # An unknown offset has spaces for its digits.
+        zone = re.fullmatch(r"\s*([+-]\d\d:?\d\d|Z)\s*", str(details.get(_OFFSET_ORIGINAL) or ""))
+        seconds = _parse_time("{}-{}-{}T{}".format(*match.groups()) + (zone[1] if zone else ""))
     return Recording(
         seconds,
         _exif_place(exif.get_ifd(GPS_IFD)),

@@ -95,7 +95,8 @@ POSITIONS: dict[str, Callable[[int, int], list[int]]] = {
 def counted_positions(count: int, spec: FrameSpec) -> list[int]:
     """Return the positions to take out of ``count`` frames whose times are unknown.
 
-    These are all frames if they are fewer than ``num_frames``, except with ``first_to_last``.
+    If they are fewer than ``num_frames``, these are all frames, except with ``first_to_last`` and
+    ``before_middle``.
     """
     if spec.sampling in POSITIONS:
         return POSITIONS[spec.sampling](count, spec.num_frames)

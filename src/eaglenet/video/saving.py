@@ -41,6 +41,8 @@ MAX_BYTES = 10**9
 """Maximum bytes of a saved moment."""
 MAX_SECONDS = 3600.0
 """Time limit for encoding a moment, in seconds."""
+MAX_STEM_BYTES = 180
+"""Maximum bytes of a file's name in that of its moments; systems limit names to 255 bytes."""
 
 
 class MomentRequest(NamedTuple):
@@ -178,7 +180,9 @@ def moment_name(source: Path, start: float, end: float, format: str = "video") -
     extension = moment_extension(format)
     if is_image(source):
         return source.name
-    return f"{source.stem[:100]} {_time_label(start)}-{_time_label(end)}{extension}"
+    name = source.stem[:100].encode(errors="surrogateescape")[:MAX_STEM_BYTES]
+    stem = name.decode(errors="ignore")
+    return f"{stem} {_time_label(start)}-{_time_label(end)}{extension}"
 
 
 class MomentSaver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import time
@@ -9,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, UnidentifiedImageError
 
 from eaglenet.core.errors import DatasetError
 from eaglenet.core.progress import ProgressUpdate
@@ -271,3 +274,12 @@ def test_the_journal_is_plain_json_lines(split: Split, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "index.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == split.video_ids
     assert [line["offset"] for line in lines] == [n * ROW_BYTES for n in range(NUM_VIDEOS)]
+
+
+@pytest.mark.parametrize("format", ["EPS", "PNG"])
+def test_frames_of_other_formats_are_not_read(format: str) -> None:
+    """An EPS would start Ghostscript."""
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(file, format)
+    with pytest.raises(UnidentifiedImageError):
+        frame_cache.decode_jpeg(np.frombuffer(file.getvalue(), np.uint8))

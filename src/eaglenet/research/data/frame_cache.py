@@ -254,7 +254,7 @@ def check_header(
 def decode_jpeg(content: Bytes) -> Bytes:
     from PIL import Image
 
-    with Image.open(io.BytesIO(content.tobytes())) as image:
+    with Image.open(io.BytesIO(content.tobytes()), formats=("JPEG",)) as image:
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
 
 
