@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 from calibration import Gallery, score_texts
 from common import save_result
-from confidence import ABSENT_SHARE, draw_fitting, measure_sizes, raw_auc, read_subjects
+from confidence import (
+    ABSENT_SHARE,
+    SIZES,
+    draw_fitting,
+    measure_sizes,
+    raw_auc,
+    read_subjects,
+)
 from eaglenet.core.files import read_json
 from eaglenet.models.light_model import unit
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
@@ -93,7 +100,7 @@ def main() -> None:
         "distractors": len(clips) - num_unseen,
         "absent_share": ABSENT_SHARE,
         "auc_of_raw_cosines": round(raw_auc(texts @ clips[:num_unseen].T, gallery.clip_of_text), 4),
-        "rows": measure_sizes(gallery, None, draw_fitting(gallery)),
+        "rows": measure_sizes(gallery, None, draw_fitting(gallery), SIZES),
     }
     print(save_result(options.name, result))
 

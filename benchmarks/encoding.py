@@ -31,6 +31,7 @@ from common import ceiling, environment, operations, save_result, unfused_attent
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig
+from eaglenet.encoders.openclip import declare_operators
 
 TOWERS = {"b32": "ViT-B/32", "b16": "ViT-B/16", "l14": "ViT-L/14"}
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -93,6 +94,7 @@ def released_side(encoder: ClipEncoder, clips: Clips, tokens: Tokens) -> tuple[S
 def transformers_sides(
     encoder: ClipEncoder, clips: Clips, tokens: Tokens, options: argparse.Namespace
 ) -> dict[str, tuple[Side, Side | None]]:
+    declare_operators()  # transformers imports torchvision, whose library may not load.
     from transformers import CLIPConfig, CLIPModel
 
     dtype, device = encoder.logit_scale.dtype, encoder.device

@@ -41,6 +41,7 @@ from common import (
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES
+from eaglenet.encoders.openclip import declare_operators
 from eaglenet.encoders.perception import PERCEPTION_SHAPES
 from eaglenet.encoders.siglip import SIGLIP_SHAPES
 from encoding import PRECISIONS
@@ -106,6 +107,7 @@ def other_side(name: str, family: str, config: Any, dtype: torch.dtype) -> nn.Mo
         "image_size": vision.image_size,
         "patch_size": vision.patch_size,
     }
+    declare_operators()  # The other libraries import torchvision, whose library may not load.
     try:
         if family == "clip":
             from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection

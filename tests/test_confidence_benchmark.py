@@ -1,11 +1,16 @@
 """Bounds of the benchmark of confidence: captions of other people, and halves without a leak."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import confidence
+import confidence_features
 from calibration import Gallery
 from confidence_candidates import Material, compare_captions, take_half
 from eaglenet.store.hubness import HubnessBank
@@ -40,3 +45,30 @@ def test_halves_keep_the_clip_of_each_text() -> None:
     np.testing.assert_array_equal(half.clips, clips[[1, 3]])
     assert half.fits is not None
     np.testing.assert_array_equal(half.fits, half.gallery.scores)
+
+
+def test_stored_features_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    num_videos, num_captions = 306, 4
+    videos = generator.normal(size=(num_videos, 200)).astype(np.float32)
+    texts = np.repeat(videos, num_captions, axis=0)
+    texts += generator.normal(size=texts.shape).astype(np.float32)
+    scales = np.abs(texts).max(axis=1, keepdims=True) / 127
+    np.save(tmp_path / "frame_features.npy", videos)
+    np.save(tmp_path / "sentence_features_int8.npy", np.round(texts / scales).astype(np.int8))
+    np.save(tmp_path / "sentence_scales.npy", scales)
+    ids = [f"video{number}" for number in range(num_videos)]
+    index = {"video_ids": ids, "frames_per_video": [1] * num_videos}
+    (tmp_path / "index.json").write_text(json.dumps({**index, "captions_per_video": num_captions}))
+    rows = [{"video_id": name, "category": number % 8} for number, name in enumerate(ids)]
+    (tmp_path / "subjects.json").write_text(json.dumps({"videos": rows}))
+    monkeypatch.setattr(confidence, "FITTED", 100)
+    monkeypatch.setattr(confidence, "MEASURED", 60)
+    monkeypatch.setattr(confidence_features, "BANK_TEXTS", 50)
+    results: dict[str, Any] = {}
+    monkeypatch.setattr(confidence_features, "save_result", results.__setitem__)
+    subjects = str(tmp_path / "subjects.json")
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path), "--subjects", subjects])
+    confidence_features.main()
+    rows = results["confidence-features"]["rows"]
+    assert [row["gallery"] for row in rows] == [100, 100, 300]

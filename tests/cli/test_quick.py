@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,49 @@ def test_does_nothing_if_torch_is_loaded() -> None:
     terminal.import_torch()
     assert sys.modules.get(terminal.UNUSED_MODULE) is before
     assert not terminal.ShortCommand.is_running
+
+
+def test_a_search_imports_no_module_for_saving_moments() -> None:
+    code = """
+import sys
+from eaglenet.cli.main import app
+app(["search", "a dog", "--store", "/nowhere"], standalone_mode=False)
+"""
+    report = (
+        "import atexit, sys; atexit.register(lambda: print('eaglenet.video.saving' in sys.modules))"
+    )
+    done = run(report + code)
+    assert (done.stdout, "/nowhere" in done.stderr) == ("False\n", True)
+
+
+def end_with_output(code: int, descriptor: int) -> tuple[int, str]:
+    """End a process whose output is still in a buffer; return its exit code and its errors."""
+    program = f"from eaglenet.cli.terminal import end_process; print('a line'); end_process({code})"
+    environment = {name: os.environ[name] for name in os.environ if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=descriptor,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code() -> None:
+    """As in ``eaglenet train ... | tee log``, where Ctrl-C ends both."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert end_with_output(130, writer) == (130, "")
+    os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_an_error() -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    assert end_with_output(0, descriptor) == (
+        1,
+        "error: standard output: No space left on device\n",
+    )
+    os.close(descriptor)

@@ -113,6 +113,25 @@ def test_a_part_that_names_no_file_is_refused(tmp_path: Path, name: str, form: s
     assert parse(text, folder=tmp_path, is_literal=True) == Query(text)
 
 
+@pytest.mark.parametrize("name", ["~nobody-here/pool.mp4", f"{'a' * 300}.jpg", "a\0b.jpg"])
+@pytest.mark.parametrize("form", ['"a dog" + "{}"', '"a dog" + {}'])
+def test_a_name_that_no_path_can_have_is_refused(tmp_path: Path, name: str, form: str) -> None:
+    with pytest.raises(UsageError, match="no such file"):
+        parse(form.format(name), folder=tmp_path)
+
+
+@pytest.mark.parametrize("form", ['"a dog" + "{}"', '"a dog" + {}'])
+def test_a_file_of_the_home_folder_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("pool.mp4", "my pool.mp4"):
+        (tmp_path / name).touch()
+        query = parse(form.format(f"~/{name}"), folder=Path("elsewhere"))
+        assert isinstance(query, ComposedQuery)
+        assert query.parts[1].query.video == tmp_path / name
+
+
 def test_an_audio_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bark.mp3").touch()
     with pytest.raises(UsageError, match=r"'bark.mp3' is an audio file"):

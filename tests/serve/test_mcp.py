@@ -275,6 +275,7 @@ def test_wrong_arguments_are_explained(engine: Engine) -> None:
             {"query": "a", "limit": 3, "pth": "x"},
             "has no argument 'limit', 'pth' (did you mean 'path'?); known: query, k",
         ),
+        ("store_status", {"k": 1}, "store_status has no argument 'k'; known: none"),
         ("similar", {"clip_id": "../x"}, "clip_id should be a clip id from search results"),
         ("search", {}, "there is no tool 'search'; there are search_moments, similar"),
     ):

@@ -137,10 +137,16 @@ def test_a_name_of_no_file_is_told_everywhere(
     (tmp_path / "my nofile.jpg").touch()
     advice = f"{notice}; search with this file: --image 'my nofile.jpg'"
     assert advice in CliRunner().invoke(app, [*command, alone]).stderr
+    (tmp_path / "nofile.mp3").touch()
+    assert "search with this file" not in CliRunner().invoke(app, [*command, "nofile.mp3"]).stderr
+    result = CliRunner().invoke(app, [*command, f"{'a' * 300}.jpg"])
+    assert (result.exit_code, "was read as a text" in result.stderr) == (0, True)
     with pytest.raises(UsageError, match=r"Query\(image=...\)"):
         engine.search(part)
     assert engine.search(alone).notice == notice
     assert engine.search(alone, literal=True).notice == ""
+    indexed = Path(engine.search("a ball", k=1)[0].path).name
+    assert engine.search(f"~/videos/{indexed}").notice == ""
 
     async def ask(client: Any) -> None:
         assert "files cannot be named" in await refusal(client, "search_moments", query=part)

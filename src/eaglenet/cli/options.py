@@ -39,6 +39,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -191,7 +192,8 @@ def print_table(title: str, header: list[str], cells: list[list[str]]) -> None:
 
 
 def _plain_rows(rows: list[list[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    # The row of a method that cannot run is shorter.
+    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     lines = []
     for first, *others in rows:
         numbers = map(str.rjust, others, widths[1:])

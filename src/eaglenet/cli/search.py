@@ -40,7 +40,7 @@ from eaglenet.core.text import escape_line, format_time, pluralize
 from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
-from eaglenet.video.containers import VIDEO_SUFFIXES, is_image
+from eaglenet.video.containers import INDEXED_SUFFIXES, VIDEO_SUFFIXES, is_image
 
 if TYPE_CHECKING:
     from eaglenet.core.hits import Hit
@@ -64,9 +64,10 @@ def _check_timeline(path: Path) -> None:
 
 
 def _check_moment_format(format: str) -> None:
-    from eaglenet.video.saving import moment_extension
+    if format != "video":  # The default needs no import, which would slow down every search.
+        from eaglenet.video.saving import moment_extension
 
-    moment_extension(format)
+        moment_extension(format)
 
 
 @dataclass(frozen=True)
@@ -553,7 +554,8 @@ def _print_notice(query: AnyQuery, hits: HitList) -> None:
     if hits.notice:
         hint = "; --literal searches for the text as it is" if query.dates else ""
         name = file_name_in(query)
-        if name and Path(name).is_file():
+        # Unlike `Path.is_file`, this does not raise for a name that is too long.
+        if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:
             hint = f"; search with this file: --{'image' if is_image(name) else 'video'} "
             hint += shell_quote(name)
         print_line(f"{hits.notice}{hint}", is_error=True)

@@ -6,6 +6,7 @@ cursor, change colours or reverse the order of text, so all output is escaped he
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -99,6 +100,13 @@ def end_process(code: int, error: BaseException | None = None) -> NoReturn:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # The reader (tee, head) may have ended at the same Ctrl-C.
+    except OSError as fault:
+        print_line(f"error: standard output: {fault.strerror}", is_error=True)
+        code = code or 1
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
     os._exit(code)

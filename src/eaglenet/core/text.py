@@ -61,7 +61,7 @@ def list_unknown(
     for name in names:
         advice = (advise(name) if advise else "") or did_you_mean(name, known_names)[2:]
         entries.append(f"{name!r:.60} ({advice})" if advice else f"{name!r:.60}")
-    return f"{', '.join(entries)}; known: {', '.join(known_names)}"
+    return f"{', '.join(entries)}; known: {', '.join(known_names) or 'none'}"
 
 
 def format_bytes(count: float) -> str:

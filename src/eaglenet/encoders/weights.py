@@ -30,7 +30,7 @@ _ON_DEMAND: ContextVar[bool] = ContextVar("weights_on_demand", default=False)
 def reading_on_demand() -> Iterator[None]:
     """Read files of weights lazily: their shapes now, their values on use.
 
-    Modules with such weights must be realised before they compute.
+    Modules with such weights must be materialised before they compute.
     """
     token = _ON_DEMAND.set(True)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 import unicodedata
@@ -435,7 +436,8 @@ class Engine:
     def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a notice if a text is the name of a file that is not indexed, else ``""``."""
         name = "" if options.literal else file_name_in(query)
-        if not name or self.read(lambda view: Filters(path=name).matches(view.files).any()):
+        filters = Filters(path=os.path.basename(name))  # Stored paths are absolute.
+        if not name or self.read(lambda view: filters.matches(view.files).any()):
             return ""
         return f"{name!r:.80} was read as a text: no file of this name is indexed"
 

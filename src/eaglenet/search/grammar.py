@@ -15,6 +15,7 @@ quotation marks, an image or video file, or a clip id. So a plain sentence keeps
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -200,7 +201,12 @@ def _is_file_name(name: str) -> bool:
 
 
 def _is_existing_file(name: str, folder: Path | None) -> bool:
-    return folder is not None and _is_file_name(name) and (folder / name).is_file()
+    return folder is not None and _is_file_name(name) and os.path.isfile(_path_of(name, folder))
+
+
+def _path_of(name: str, folder: Path) -> Path:
+    """Return the path of a named file; never raises, unlike ``Path.expanduser``."""
+    return folder / os.path.expanduser(name)
 
 
 def _is_composed(tokens: Sequence[_Token]) -> bool:
@@ -344,8 +350,9 @@ def _parse_reference(name: str, folder: Path | None) -> Query:
             f"{name!r:.80}: files cannot be named here; upload the image or video (in Python: "
             f"Query(image=...)), or search for a text without {Path(name).suffix!r:.20}"
         )
-    path = folder / Path(name).expanduser()
-    if not path.is_file():
+    path = _path_of(name, folder)
+    # Unlike `Path.is_file`, this does not raise for a name that is too long.
+    if not os.path.isfile(path):
         raise UsageError(
             f"{name!r:.80}: no such file; to search for a text, leave out {path.suffix!r:.20}"
         )

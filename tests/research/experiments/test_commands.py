@@ -591,6 +591,18 @@ def test_a_piped_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
+def test_a_piped_table_has_rows_that_cannot_run(capsys: pytest.CaptureFixture[str]) -> None:
+    from eaglenet.cli.options import print_table
+
+    print_table("title", ["", "R@1", "R@5"], [["xpool", "40.0", "70.0"], ["ts2net", "cannot run"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "title",
+        "               R@1   R@5",
+        "xpool         40.0  70.0",
+        "ts2net  cannot run",
+    ]
+
+
 def test_budgets_that_differ_are_named() -> None:
     from eaglenet.research.experiments.campaign import (
         CannotRun,

@@ -146,6 +146,22 @@ def test_a_folder_with_a_run_of_another_method_is_refused_briefly(
         find_result(other, finished.folder)
 
 
+def test_a_run_with_a_relative_root_is_resumed(
+    finished: Run, features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions saved it; the same command now names the absolute folder."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished.folder, folder)
+    plain = json.loads((folder / "experiment.json").read_text())
+    plain["data"]["root"] = features.name
+    (folder / "experiment.json").write_text(json.dumps(plain))
+    monkeypatch.chdir(features.parent)
+    assert find_result(finished.experiment, folder) == finished.result
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"it differs in data\.root"):
+        find_result(finished.experiment, folder)
+
+
 def test_a_checkpoint_of_a_run_is_not_converted(finished: Run, tmp_path: Path) -> None:
     checkpoint = next((finished.folder / "checkpoints").glob("*.pt"))
     for path in (checkpoint, finished.folder):

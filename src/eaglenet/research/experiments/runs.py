@@ -213,7 +213,7 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
     """
     path = folder / EXPERIMENT
     if path.exists() and has_begun(folder):
-        old_experiment = Experiment.load(path)
+        old_experiment = load_earlier(path, experiment)
         if is_extension(old_experiment, experiment):
             return None
         old, new = old_experiment.to_plain(), experiment.to_plain()
@@ -237,6 +237,17 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
         return None
     result: dict[str, Any] = read_json(folder / RESULT)
     return result
+
+
+def load_earlier(path: Path, experiment: Experiment) -> Experiment:
+    """Load the experiment of a run that ``experiment`` may resume.
+
+    Earlier versions saved ``--root`` as it was written; now it is absolute.
+    """
+    old = Experiment.load(path)
+    root = experiment.data.root
+    is_same_root = bool(old.data.root) and Path(old.data.root).expanduser().absolute() == Path(root)
+    return replace(old, data=replace(old.data, root=root)) if is_same_root else old
 
 
 def is_extension(old: Experiment, new: Experiment) -> bool:
@@ -291,7 +302,7 @@ def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
     if world.is_main:
         if not has_begun(folder):
             experiment.save(path)
-        elif is_extension(old := Experiment.load(path), experiment):
+        elif is_extension(old := load_earlier(path, experiment), experiment):
             archive = folder / f"epochs-{old.training.epochs}"
             archive.mkdir(exist_ok=True)
             for pattern in (RESULT, "evaluation*.json", "ranks*.npz", "scoring-*.json"):
