@@ -201,6 +201,23 @@ def test_what_can_be_written_is_accepted(tmp_path: Path) -> None:
     check_output_folder(Path("relative/folder"))
 
 
+def test_the_home_folder_may_be_written_as_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in ``--output=~/a``, where shells leave it."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    command = ["data", "demo-experts", "--count", "2", "--output"]
+    assert runner.invoke(app, [*command, "~/experts"]).exit_code == 0
+    assert (home / "experts").is_dir()
+    # No user has this name, so it is a folder.
+    assert runner.invoke(app, [*command, "~nobody-here/experts"]).exit_code == 0
+    assert [path.name for path in here.iterdir()] == ["~nobody-here"]
+
+
 def test_convert_names_a_missing_checkpoint_before_its_settings(tmp_path: Path) -> None:
     result = runner.invoke(app, ["convert", str(tmp_path / "no.pt"), str(tmp_path / "model")])
     assert isinstance(result.exception, UsageError)

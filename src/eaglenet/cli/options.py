@@ -76,7 +76,7 @@ def check_output_file(path: Path, suffixes: Sequence[str] = ()) -> None:
 
 def check_output_folder(folder: Path) -> None:
     """Refuse a folder that neither exists nor can be created, or that cannot be written to."""
-    _check_writable(nearest_existing(folder.expanduser().absolute()), folder)
+    _check_writable(nearest_existing(folder.absolute()), folder)
 
 
 def _check_writable(folder: Path, path: Path) -> None:
@@ -95,9 +95,14 @@ def _check_writable(folder: Path, path: Path) -> None:
 
 
 def make_check_callback(check: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """Return a callback of an option that refuses wrong values with ``check``."""
+    """Return a callback of an option that refuses wrong values with ``check``.
+
+    It also expands ``~`` in paths, which shells leave in ``--html=~/a.html``.
+    """
 
     def callback(value: Any) -> Any:
+        if isinstance(value, Path):
+            value = Path(os.path.expanduser(value))
         if value is not None:
             check(value)
         return value
