@@ -134,7 +134,7 @@ def test_a_tower_whose_frames_come_out_different_is_refused() -> None:
             block.ln_2.weight[:12] = 1e4
             block.mlp.up.weight[:, :12] = 0.0
             block.mlp.up.weight[:, 12:].mul_(10)
-    with pytest.raises(UsageError, match=r"changes the frame vectors .*--precision fp32"):
+    with pytest.raises(UsageError, match=r"changes the frame vectors .*the precision fp32"):
         int8_tower(tower, 32)
 
 

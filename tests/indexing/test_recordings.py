@@ -184,7 +184,9 @@ def test_http_takes_and_returns_them(folder: Path, bag: BagMethod) -> None:
         several = client.post("/api/search", json=queries).json()["results"]
         assert [len(each["hits"]) for each in several] == [1, 3, 0]
         assert "before 2000-01-01" in find(q="red in 1999")["note"]
-        assert "--literal" in find(400, q="red in 2021", after="2022-01-01")["error"]["message"]
+        assert (
+            "option 'literal'" in find(400, q="red in 2021", after="2022-01-01")["error"]["message"]
+        )
         for bad in ("nowhere", "1", "\x00"):
             assert find(404, near=bad)["error"]["code"] == "not_found"
         assert find(400, near="91,0")["error"]["code"] == "bad_request"

@@ -84,7 +84,7 @@ def test_gpu_without_one_is_an_error_before_a_store_is_made(
 ) -> None:
     monkeypatch.setattr(executor, "free_gpu_memory", lambda: 0)
     for choice, message in (
-        ("gpu", r"NVIDIA GPU.*--decode cpu"),
+        ("gpu", r"NVIDIA GPU.*decode on the cpu"),
         ("fast", "auto, cpu or gpu, not 'fast'"),
     ):
         with pytest.raises(UsageError, match=message):

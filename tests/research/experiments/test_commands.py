@@ -563,8 +563,9 @@ def test_a_train_command_without_a_terminal_says_where_it_is(
     ]
     command += settings([f"data.root={features}"], SMALL)
     told = CliRunner().invoke(app, command).stderr.splitlines()
-    assert told == ["xpool/features: step 0 of 10", told[1]]
-    assert "epoch 2: t2v R@1" in told[1]
+    assert told[0].startswith("training xpool on features in ")
+    assert told[1:] == ["xpool/features: step 0 of 10", told[2]]
+    assert "epoch 2: t2v R@1" in told[2]
 
 
 def test_a_table_wider_than_the_terminal_keeps_its_numbers(
