@@ -87,6 +87,28 @@ def test_an_empty_bucket_is_not_a_video(monkeypatch: pytest.MonkeyPatch) -> None
             list(find_objects(url))
 
 
+def test_an_object_that_is_replaced_during_its_download_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranges would be of two files."""
+    pytest.importorskip("obstore")
+    # Each download asks for the version of the file, and for the tag before and after.
+    tags = iter(["old", "old", "new", "new", "new", "new"])
+    now = datetime.now(UTC)
+    monkeypatch.setattr(fetching, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(
+        ObjectFolder, "entry", lambda self, name: ObjectEntry(f"s3://b/{name}", 4, now, next(tags))
+    )
+    monkeypatch.setattr(ObjectFolder, "read_ranges", lambda self, name, ranges: [b"mp4!"])
+    error = fetching.share("s3://b/a.mp4").error
+    assert error is not None
+    assert "replaced while" in str(error)
+    assert not list((tmp_path / "videos").iterdir())
+    file = fetching.share("s3://b/a.mp4")
+    file.close()
+    assert file.error is None
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_object_storage_gives_the_same_clips_as_files(

@@ -198,6 +198,9 @@ def _download(url: str) -> Path:
         for start in range(0, entry.size, CHUNK):
             end = min(start + CHUNK, entry.size)
             stream.write(bucket.read_ranges(name, [(start, end)])[0])
+        # The ranges of an object that was replaced meanwhile belong to two files.
+        if bucket.entry(name).etag != entry.etag:
+            raise OSError(errno.EBUSY, "the object was replaced while it was downloaded", url)
     return copy
 
 
