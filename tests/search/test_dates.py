@@ -160,5 +160,5 @@ def test_dates_of_a_text_and_filters_hold_together() -> None:
     options = SearchOptions(Filters(after="2021-06-01"))  # type: ignore[arg-type]
     filters = options.within_dates(dates).filters
     assert filters == Filters(after="2021-06-01", before="2022-01-01")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"option .literal."):
+    with pytest.raises(UsageError, match="option 'literal'"):
         SearchOptions(Filters(after="2022-01-01")).within_dates(dates)  # type: ignore[arg-type]

@@ -12,10 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
+from eaglenet.core import progress
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import ProgressUpdate, show_progress
 from eaglenet.core.settings import read_assignments
 from eaglenet.research.data.checks import check_dataset
+from eaglenet.research.data.demo import dataset
 from eaglenet.video import pool
 from eaglenet.video.decoding import write_video
 
@@ -236,3 +238,19 @@ def test_without_a_terminal_a_long_check_tells_how_far_it_is(
     with show_progress(quiet=False) as announce:
         announce("")(ProgressUpdate("opening videos", 3, 2000))
     assert capsys.readouterr().err == "opening videos 3 of 2,000\n"
+
+
+def test_rendering_of_the_demo_world_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes minutes for all 5,400 videos."""
+    activities: list[str] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        activities.extend(progress._activities)
+        raise DatasetError("stopped")
+
+    monkeypatch.setattr(dataset, "render_world", refuse)
+    with pytest.raises(DatasetError, match="stopped"):
+        check_dataset("demo", tmp_path, splits=["val"])
+    assert activities == ["rendering the val split of the demo world"]

@@ -24,7 +24,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, DatasetError, UsageError
 from eaglenet.core.files import atomic_write, read_json, write_json, write_text
 from eaglenet.core.platform import num_cores
-from eaglenet.core.progress import Progress, report_progress
+from eaglenet.core.progress import Progress, activity, report_progress
 from eaglenet.core.types import Clips, Expert, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.research.data.demo.world import (
     FRAMES_PER_SECOND,
@@ -321,7 +321,8 @@ def load(
     unmentioned: int = 0,
 ) -> Split:
     """Load a split of the demo world in ``root``; missing clips are rendered."""
-    return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
+    with activity(f"rendering the {split} split of the demo world"):
+        return render_world(root, split, count, seed=seed, unmentioned=unmentioned)
 
 
 def demo_tokenizer_folder() -> Path:
