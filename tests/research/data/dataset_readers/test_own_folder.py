@@ -56,6 +56,28 @@ def test_a_folder_of_videos_reads_the_texts_beside_them(
     assert "left out 1 videos (no caption)" in caplog.text
 
 
+@pytest.mark.parametrize("captions", ["a.txt", "CAPTIONS.CSV"])
+def test_hidden_files_beside_the_data_are_not_read(
+    tmp_path: Path, files: Any, captions: str
+) -> None:
+    """macOS writes a binary ``._NAME`` beside each file on disks of other systems."""
+    files.touch(tmp_path, "a.mp4")
+    (tmp_path / captions).write_text("one" if captions == "a.txt" else "video,caption\na.mp4,one\n")
+    for name in ("a.mp4", "a.txt", "captions.csv"):
+        (tmp_path / f"._{name}").write_bytes(b"\x00\x05\x16\x07\xff")
+    split = load(tmp_path, "all")
+    assert (split.video_ids, split.texts, split.left_out) == (["a.mp4"], ["one"], ())
+
+
+def test_linked_folders_of_videos_are_read(tmp_path: Path, files: Any) -> None:
+    files.touch(tmp_path / "disk", "a.mp4")
+    (tmp_path / "disk" / "a.txt").write_text("one")
+    (tmp_path / "disk" / "loop").symlink_to(tmp_path / "disk")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "videos").symlink_to(tmp_path / "disk")
+    assert load(tmp_path / "root", "all").video_ids == ["videos/a.mp4"]
+
+
 def test_videos_are_shared_out_the_same_way_every_time(tmp_path: Path) -> None:
     rows = [{"video": f"v{index}.mp4", "caption": "x"} for index in range(20)]
     path = write_jsonl(tmp_path / "data.jsonl", *rows)
