@@ -236,3 +236,12 @@ def test_without_a_terminal_a_long_check_tells_how_far_it_is(
     with show_progress(quiet=False) as announce:
         announce("")(ProgressUpdate("opening videos", 3, 2000))
     assert capsys.readouterr().err == "opening videos 3 of 2,000\n"
+
+
+def test_every_window_of_a_file_is_decoded(tmp_path: Path, clip: bytes) -> None:
+    (tmp_path / "a.mp4").write_bytes(clip)
+    rows = ["video,caption,start,end", "a.mp4,late,50,60", "a.mp4,early,0,1"]
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    report = check_dataset("folder", tmp_path, splits=["all"], decode=True, workers=0)
+    assert [entry.video_id for entry in report.splits[0].undecodable] == ["a.mp4#50-60"]
+    assert report.exit_code == 3
