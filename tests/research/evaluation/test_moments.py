@@ -79,6 +79,13 @@ def test_average_precision_equals_numbers_worked_out_by_hand() -> None:
     assert average_precision([], spans, 0.5) == 0.0
 
 
+def test_a_span_on_which_annotators_agree_counts_once() -> None:
+    text = MomentText("video", "text", ((5.0, 10.0),) * 4, num_annotators=3)
+    assert moment_metrics([text], [[(5.0, 10.0)]]).mean_average_precision == 100
+    other = MomentText("video", "text", ((5.0, 10.0),) * 3 + ((0.0, 5.0),), num_annotators=3)
+    assert moment_metrics([other], [[(5.0, 10.0)]]).mean_average_precision == 50
+
+
 def test_metrics_count_a_text_without_moments_as_zero() -> None:
     texts = [MomentText("a", "one", ((0.0, 10.0),)), MomentText("b", "two", ((0.0, 10.0),))]
     metrics = moment_metrics(texts, [[(0.0, 5.0)], []])
