@@ -128,7 +128,8 @@ def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
         folder.mkdir()
         ranks = generator.integers(best_rank, 4, 50)
         np.savez(folder / "ranks-val.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
-        groups.append(Mock(spec=RecipeGroup, label=label, runs=[SimpleNamespace(folder=folder)]))
+        run = SimpleNamespace(folder=folder, evaluations={})
+        groups.append(Mock(spec=RecipeGroup, label=label, runs=[run]))
     text = "\n".join(map(str, difference_blocks(groups)))
     assert text.count("paired bootstrap") == 1
     assert [line for line in text.splitlines() if line.startswith("R@1 minus")] == [
@@ -137,3 +138,22 @@ def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
     ]
     # Three pairs of recipes, each in both directions of retrieval.
     assert text.count("[") == 6
+
+
+def test_only_results_of_one_protocol_are_compared(tmp_path: Path) -> None:
+    """MSR-VTT 1k-A and LSMDC both have 1,000 queries, each of another video."""
+    groups: list[RecipeGroup] = []
+    for label, protocol in (("a", "MSR-VTT"), ("b", "LSMDC"), ("c", "LSMDC"), ("d", "MSR-VTT")):
+        folder = tmp_path / label
+        folder.mkdir()
+        ranks = np.full(50, 1 + len(groups))
+        np.savez(folder / "ranks-test.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
+        evaluations = {"evaluation-test": {"protocol": f"{protocol} (50 texts x 50 videos)"}}
+        run = SimpleNamespace(folder=folder, evaluations=evaluations)
+        groups.append(Mock(spec=RecipeGroup, label=label, runs=[run]))
+    blocks = list(map(str, difference_blocks(groups)))
+    assert len(blocks) == 2 + 2 * 3
+    assert blocks[2].startswith("Protocol: MSR-VTT")
+    assert "| d | -100.0" in blocks[4]
+    assert blocks[5].startswith("Protocol: LSMDC")
+    assert "| c |" in blocks[7]
