@@ -149,6 +149,7 @@ def test_teachers_stand_beside_the_features(folder: Path) -> None:
         (lambda f: change_index(f, experts={"scene": {"dim": 12}, "../x": {"dim": 1}}), "use only"),
         (lambda f: change_index(f, graphs="bert"), "refers to words 'bert'"),
         (lambda f: (f / "graphs.npz").write_bytes(b"no"), "cannot be read"),
+        (lambda f: (f / "graphs.npz").write_bytes(b"PK\x03\x04" + bytes(99)), "cannot be read"),
         (lambda f: np.savez(f / "graphs.npz", spans=np.zeros(1)), "roles, edges missing"),
         (lambda f: np.save(f / "token_ids.npy", np.zeros((2, 2))), "one axis of whole numbers"),
     ],

@@ -88,6 +88,16 @@ def test_captions_of_one_video_widen_the_interval() -> None:
     assert naive.high - naive.low < 0.5 * (alone.high - alone.low)
 
 
+@pytest.mark.parametrize("size", [0, 300, -1])
+def test_ranks_of_an_interrupted_evaluation_are_named(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "ranks-val.npz"
+    ranks = np.arange(500)
+    np.savez_compressed(path, t2v=ranks, v2t=ranks, video_of_text=ranks)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(UsageError, match="ranks cannot be read"):
+        read_ranks(path)
+
+
 def test_other_queries_are_refused() -> None:
     with pytest.raises(UsageError, match="same queries"):
         paired_bootstrap(np.zeros(3), np.zeros(4), np.arange(3))

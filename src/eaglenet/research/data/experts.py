@@ -22,11 +22,13 @@ Files, all optional except those of the experts:
 from __future__ import annotations
 
 import glob
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -174,11 +176,13 @@ def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None,
 
 
 def _load(path: Path) -> Any:
+    """Read an array, or all arrays of a ``.npz`` file by name."""
     try:
-        return np.load(path, allow_pickle=False)
+        content = np.load(path, allow_pickle=False)
+        return content if isinstance(content, np.ndarray) else dict(content)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {INDEX_FILE} lists it") from None
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 

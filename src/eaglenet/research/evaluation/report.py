@@ -7,10 +7,12 @@ captions of one video are not independent.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,7 +304,7 @@ def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
         raise UsageError(
             f"{path}: ranks cannot be read ({error}); delete it and evaluate again"
         ) from error
