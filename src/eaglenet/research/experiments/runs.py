@@ -99,8 +99,6 @@ def train(
             with remove_refused_run(folder, world):
                 begin_run(experiment, folder, world)
                 sources = open_splits(experiment, folder, method, world, progress)
-                if world.is_main:
-                    write_manifest(experiment, folder, sources, method, world)
                 trainer = Trainer(
                     experiment.training,
                     method,
@@ -112,6 +110,9 @@ def train(
                     progress=progress,
                     boards=boards,
                 )
+                if world.is_main:
+                    # The trainer has frozen and adapted the towers, whose parameters it counts.
+                    write_manifest(experiment, folder, sources, method, world)
             reset_peak_memory(world.device)
             with deterministic_kernels(world.device, experiment.training.deterministic):
                 position = trainer.fit()
