@@ -217,3 +217,12 @@ def test_the_command_prints_the_metrics(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert "no annotated text" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "options", [["--hubness"], ["--noise-seeds", "3"], ["--precision", "bf16"], ["--sinkhorn", "5"]]
+)
+def test_options_of_scoring_are_not_ignored(tmp_path: Path, options: list[str]) -> None:
+    command = ["evaluate", str(tmp_path), "--moments", str(tmp_path / "a.json"), *options]
+    result = CliRunner().invoke(app, command)
+    assert "leave out options of scoring" in str(result.exception)
