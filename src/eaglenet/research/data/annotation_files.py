@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,12 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
+        for name, count in Counter(filter(None, header)).items():
+            if count > 1:  # Only the last of them would be read.
+                raise DatasetError(
+                    f"{path}: the header has {' '.join(name.split())[:60]!r} {count} times; write "
+                    "one line per caption"
+                )
         missing_columns = [name for name in columns if name not in header]
         if missing_columns:
             # Names in a broken file may be long or have line breaks.

@@ -28,6 +28,15 @@ def test_a_csv_joins_the_lines_of_a_video(tmp_path: Path, files: Any) -> None:
     assert [video.path for video in split.videos] == [tmp_path / "clips" / "a.mp4", None]
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+    path.write_text("video,caption,caption,,\na.mp4,one,two,,\n")
+    with pytest.raises(DatasetError, match="the header has 'caption' 2 times"):
+        load(path, "all")
+    path.write_text("video,caption,,\na.mp4,one,,\n")  # As spreadsheets write it.
+    assert load(path, "all").texts == ["one"]
+
+
 def test_json_lines_take_lists_windows_and_splits(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "data.jsonl",
