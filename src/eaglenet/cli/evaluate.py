@@ -104,6 +104,11 @@ def evaluate(
     if moments is not None:
         if split or data or from_hub or root or features or frames or settings or videos or scores:
             raise UsageError("--moments scores a store; leave out options of data and splits")
+        has_scoring = noise_seeds or pair_noise or sinkhorn or hubness or hubness_bank is not None
+        if has_scoring or backend != "auto" or precision != "auto":
+            raise UsageError(
+                "--moments searches with the settings of the store; leave out options of scoring"
+            )
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
     with show_progress(quiet=as_json), activity("loading PyTorch"):

@@ -254,3 +254,12 @@ def test_rendering_of_the_demo_world_is_named(
     with pytest.raises(DatasetError, match="stopped"):
         check_dataset("demo", tmp_path, splits=["val"])
     assert activities == ["rendering the val split of the demo world"]
+
+
+def test_every_window_of_a_file_is_decoded(tmp_path: Path, clip: bytes) -> None:
+    (tmp_path / "a.mp4").write_bytes(clip)
+    rows = ["video,caption,start,end", "a.mp4,late,50,60", "a.mp4,early,0,1"]
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    report = check_dataset("folder", tmp_path, splits=["all"], decode=True, workers=0)
+    assert [entry.video_id for entry in report.splits[0].undecodable] == ["a.mp4#50-60"]
+    assert report.exit_code == 3

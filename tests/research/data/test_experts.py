@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
+from eaglenet.core.types import Expert
 from eaglenet.research.data.demo.dataset import TOKENS, WIDTHS, write_experts
-from eaglenet.research.data.experts import load_expert_folder, save_teacher
+from eaglenet.research.data.experts import add_experts, load_expert_folder, save_teacher
 from eaglenet.research.data.features import FeatureSplit, load_feature_folder
 
 VIDEOS = 14
@@ -148,6 +149,7 @@ def test_teachers_stand_beside_the_features(folder: Path) -> None:
         (lambda f: change_index(f, experts={"scene": {"dim": 12}, "../x": {"dim": 1}}), "use only"),
         (lambda f: change_index(f, graphs="bert"), "refers to words 'bert'"),
         (lambda f: (f / "graphs.npz").write_bytes(b"no"), "cannot be read"),
+        (lambda f: (f / "graphs.npz").write_bytes(b"PK\x03\x04" + bytes(99)), "cannot be read"),
         (lambda f: np.savez(f / "graphs.npz", spans=np.zeros(1)), "roles, edges missing"),
         (lambda f: np.save(f / "token_ids.npy", np.zeros((2, 2))), "one axis of whole numbers"),
     ],
@@ -156,6 +158,24 @@ def test_a_damaged_folder_is_told_what_is_wrong(folder: Path, damage: object, me
     damage(folder)  # type: ignore[operator]
     with pytest.raises(DatasetError, match=message):
         load_expert_folder(folder)
+
+
+def test_experts_and_teachers_that_are_refused_leave_the_folder_as_it_was(folder: Path) -> None:
+    change_index(folder, experts={}, words={}, frames="")
+    for path in folder.glob("[egtw]*_*"):
+        path.unlink()
+    (folder / "graphs.npz").unlink()
+    contents = {path: path.read_bytes() for path in folder.iterdir()}
+    split = load_expert_folder(folder)
+    # Too large for float16, as which features are stored.
+    values = torch.full((split.num_videos, 1, 5), 1e6)
+    expert = Expert(values, torch.ones(split.num_videos, 1, dtype=torch.bool))
+    with pytest.raises(NonFiniteError):
+        add_experts(folder, {"audio": expert}, models={}, frames="frames")
+    texts = torch.full((split.num_texts, 4), float("nan"))
+    with pytest.raises(NonFiniteError):
+        save_teacher(folder, "first", texts, torch.zeros(split.num_videos, 4))
+    assert {path: path.read_bytes() for path in folder.iterdir()} == contents
 
 
 def test_nan_is_never_a_missing_expert(folder: Path) -> None:

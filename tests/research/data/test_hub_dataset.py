@@ -67,6 +67,16 @@ def test_a_folder_in_the_same_layout_is_unpacked_once(tmp_path: Path, videos: li
     assert json.loads(changed.read_text().splitlines()[0])["captions"] == ["red"]
 
 
+def test_rows_with_one_video_are_its_captions(tmp_path: Path, videos: list[Path]) -> None:
+    """Copies of a video as candidates would push each other down the ranking."""
+    captions = ["red", "green", "a red wall", "blue"]
+    source = write_pairs(tmp_path / "pairs", [*videos[:2], videos[0], videos[2]], captions)
+    folder = unpack_hub_dataset(str(source))
+    rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+    assert [row["captions"] for row in rows] == [["red", "a red wall"], ["green"], ["blue"]]
+    assert len(list((folder / "videos").iterdir())) == 3
+
+
 def test_captions_of_other_names_and_a_corpus_shared_by_all_splits_are_read(
     tmp_path: Path, videos: list[Path]
 ) -> None:

@@ -88,6 +88,16 @@ def test_captions_of_one_video_widen_the_interval() -> None:
     assert naive.high - naive.low < 0.5 * (alone.high - alone.low)
 
 
+@pytest.mark.parametrize("size", [0, 300, -1])
+def test_ranks_of_an_interrupted_evaluation_are_named(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "ranks-val.npz"
+    ranks = np.arange(500)
+    np.savez_compressed(path, t2v=ranks, v2t=ranks, video_of_text=ranks)
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(UsageError, match="ranks cannot be read"):
+        read_ranks(path)
+
+
 def test_other_queries_are_refused() -> None:
     with pytest.raises(UsageError, match="same queries"):
         paired_bootstrap(np.zeros(3), np.zeros(4), np.arange(3))
@@ -128,7 +138,8 @@ def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
         folder.mkdir()
         ranks = generator.integers(best_rank, 4, 50)
         np.savez(folder / "ranks-val.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
-        groups.append(Mock(spec=RecipeGroup, label=label, runs=[SimpleNamespace(folder=folder)]))
+        run = SimpleNamespace(folder=folder, evaluations={})
+        groups.append(Mock(spec=RecipeGroup, label=label, runs=[run]))
     text = "\n".join(map(str, difference_blocks(groups)))
     assert text.count("paired bootstrap") == 1
     assert [line for line in text.splitlines() if line.startswith("R@1 minus")] == [
@@ -137,3 +148,22 @@ def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
     ]
     # Three pairs of recipes, each in both directions of retrieval.
     assert text.count("[") == 6
+
+
+def test_only_results_of_one_protocol_are_compared(tmp_path: Path) -> None:
+    """MSR-VTT 1k-A and LSMDC both have 1,000 queries, each of another video."""
+    groups: list[RecipeGroup] = []
+    for label, protocol in (("a", "MSR-VTT"), ("b", "LSMDC"), ("c", "LSMDC"), ("d", "MSR-VTT")):
+        folder = tmp_path / label
+        folder.mkdir()
+        ranks = np.full(50, 1 + len(groups))
+        np.savez(folder / "ranks-test.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
+        evaluations = {"evaluation-test": {"protocol": f"{protocol} (50 texts x 50 videos)"}}
+        run = SimpleNamespace(folder=folder, evaluations=evaluations)
+        groups.append(Mock(spec=RecipeGroup, label=label, runs=[run]))
+    blocks = list(map(str, difference_blocks(groups)))
+    assert len(blocks) == 2 + 2 * 3
+    assert blocks[2].startswith("Protocol: MSR-VTT")
+    assert "| d | -100.0" in blocks[4]
+    assert blocks[5].startswith("Protocol: LSMDC")
+    assert "| c |" in blocks[7]

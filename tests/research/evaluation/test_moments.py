@@ -79,6 +79,13 @@ def test_average_precision_equals_numbers_worked_out_by_hand() -> None:
     assert average_precision([], spans, 0.5) == 0.0
 
 
+def test_a_span_on_which_annotators_agree_counts_once() -> None:
+    text = MomentText("video", "text", ((5.0, 10.0),) * 4, num_annotators=3)
+    assert moment_metrics([text], [[(5.0, 10.0)]]).mean_average_precision == 100
+    other = MomentText("video", "text", ((5.0, 10.0),) * 3 + ((0.0, 5.0),), num_annotators=3)
+    assert moment_metrics([other], [[(5.0, 10.0)]]).mean_average_precision == 50
+
+
 def test_metrics_count_a_text_without_moments_as_zero() -> None:
     texts = [MomentText("a", "one", ((0.0, 10.0),)), MomentText("b", "two", ((0.0, 10.0),))]
     metrics = moment_metrics(texts, [[(0.0, 5.0)], []])
@@ -210,3 +217,12 @@ def test_the_command_prints_the_metrics(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert "no annotated text" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "options", [["--hubness"], ["--noise-seeds", "3"], ["--precision", "bf16"], ["--sinkhorn", "5"]]
+)
+def test_options_of_scoring_are_not_ignored(tmp_path: Path, options: list[str]) -> None:
+    command = ["evaluate", str(tmp_path), "--moments", str(tmp_path / "a.json"), *options]
+    result = CliRunner().invoke(app, command)
+    assert "leave out options of scoring" in str(result.exception)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -111,6 +113,20 @@ def test_an_evaluation_with_noise_of_each_pair_says_so() -> None:
     assert "each pair has its own candidate noise" in str(result)
     assert result.noise is not None
     assert result.noise.metrics[0] == result.metrics
+
+
+@pytest.mark.parametrize(
+    "options", [EvaluationOptions(noise_seeds=(0, 1)), EvaluationOptions(sinkhorn=5)]
+)
+def test_what_a_method_lacks_is_refused_before_anything_is_encoded(
+    options: EvaluationOptions,
+) -> None:
+    def texts() -> Iterator[TextFeatures]:
+        raise AssertionError("encoding has begun")
+        yield
+
+    with pytest.raises(UsageError, match="xpool has no"):
+        evaluate(build("xpool"), texts(), texts(), torch.arange(2), "toy", options)
 
 
 def test_noise_of_each_pair_is_refused_where_there_is_none() -> None:

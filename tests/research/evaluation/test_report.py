@@ -105,6 +105,27 @@ def test_a_copied_run_is_not_another_seed(tmp_path: Path) -> None:
     assert "the same recipe, settings and seed as" in broken[0].reason
 
 
+def test_a_run_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "first")
+    (tmp_path / "link").symlink_to(tmp_path / "first")
+    runs, broken = read_runs([tmp_path / "first", tmp_path, tmp_path / "first" / ".." / "first"])
+    assert ([run.folder.name for run in runs], broken) == (["first"], [])
+
+
+def test_groups_have_different_labels(tmp_path: Path) -> None:
+    """Reports look results up by label: one of two groups with the same label was lost."""
+    settings = ({"data": {"options": {"window": "whole"}}}, {"data": {"options": {}}}, {})
+    many = [{f"setting{number}": value for number in range(5)} for value in ("a", "b")]
+    many[1] |= {f"setting{number}": "a" for number in range(4)}
+    for number, changes in enumerate((*settings, *many)):
+        make_run(tmp_path / f"run{number}")
+        path = tmp_path / f"run{number}" / "experiment.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    groups = group_runs(read_runs([tmp_path])[0])
+    assert len({group.label for group in groups}) == len(groups) == 5
+    assert groups[1].label == "eaglenet/demo [no data.options.window]"
+
+
 def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -> None:
     for seed, recall in enumerate((40.0, 42.0, 44.0)):
         make_run(tmp_path / f"run{seed}", seed=seed, recall=recall)

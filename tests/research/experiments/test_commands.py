@@ -332,7 +332,7 @@ def test_a_campaign_can_be_checked_without_training(
     ("arguments", "message"),
     [
         (["--set", "training.batch_size=4000"], "90 captions cannot fill one batch of 4000"),
-        (["--set", "training.coarse_batch_size=5000"], "fill one batch of 5000"),
+        (["--set", "training.coarse_batch_size=5000"], "--set training.coarse_batch_size=64"),
         (["--device", "cuda:99"], "GPU 99 was requested"),
     ],
 )

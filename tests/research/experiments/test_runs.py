@@ -31,10 +31,11 @@ from eaglenet.core.progress import ProgressUpdate
 from eaglenet.methods.base import METHODS
 from eaglenet.models.folder import load
 from eaglenet.research.data.features import load_feature_folder
+from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.evaluation.run_records import read_log
 from eaglenet.research.experiments.evaluation import evaluate_run, feature_notes
 from eaglenet.research.experiments.experiment import Experiment
-from eaglenet.research.experiments.runs import Run, find_result, train
+from eaglenet.research.experiments.runs import Run, find_result, train, with_absolute_paths
 from eaglenet.research.training import trainer as stopping
 from eaglenet.research.training import trainer as trainer_module
 from eaglenet.research.training.checkpoint import list_checkpoints
@@ -160,6 +161,32 @@ def test_a_run_with_a_relative_root_is_resumed(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"it differs in data\.root"):
         find_result(finished.experiment, folder)
+
+
+def test_a_run_is_evaluated_and_resumed_from_another_folder(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_features(tmp_path / "test", videos=12, first=1000)
+    monkeypatch.chdir(tmp_path)
+    experiment = tiny_experiment(features, epochs=1).override(["data.options.test_root=test"])
+    run = train(experiment, "run", device="cpu")
+    assert find_result(experiment, tmp_path / "run") == run.result
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert evaluate_run(tmp_path / "run", device="cpu").num_videos == 12
+
+
+def test_folders_of_videos_are_saved_as_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"video_folders": ["a", "/b"], "seed": 1}
+    data = DataChoice("folder", "root", options=options, cache="frames")
+    experiment = dataclasses.replace(tiny_experiment(tmp_path), data=data)
+    plain = with_absolute_paths(experiment).data
+    assert plain.root == str(tmp_path / "root")
+    assert plain.options == {"video_folders": [str(tmp_path / "a"), "/b"], "seed": 1}
+    assert plain.cache == str(tmp_path / "frames")
 
 
 def test_a_checkpoint_of_a_run_is_not_converted(finished: Run, tmp_path: Path) -> None:

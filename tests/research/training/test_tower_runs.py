@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import FrameSpec
 from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
 from eaglenet.models.folder import load
+from eaglenet.research.experiments import estimate
+from eaglenet.research.experiments.build import check_experiment
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.runs import train
 from eaglenet.research.recipes import Recipe
@@ -70,6 +73,40 @@ def test_a_run_with_low_rank_changes_exports_a_plain_model(tmp_path: Path, targe
     longer = train(tower_experiment(lora_rank=2, lora_targets=targets, epochs=3),
                    tmp_path / "run", device="cpu")  # fmt: skip
     assert len(logged_losses(longer.folder)) > len(losses)
+
+
+@pytest.mark.parametrize("settings", [{"freeze": "towers"}, {"lora_rank": 2}])
+def test_frozen_parameters_are_not_counted_as_trained(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    # The head of X-Pool, because mean pooling has nothing to train beside its towers.
+    xpool = Recipe("xpool", "demo").build().method_config
+    experiment = dataclasses.replace(
+        tower_experiment(epochs=1, **settings),
+        method="xpool",
+        method_config=dataclasses.replace(xpool, num_frames=2),
+    )
+    check = check_experiment(experiment, World(), tmp_path)
+    run = train(experiment, tmp_path / "run", device="cpu")
+    manifest = json.loads((run.folder / "manifest.json").read_text())
+    assert check.parameters == manifest["parameters"] == run.result["parameters"]
+    assert check.parameters["trained"] < check.parameters["encoder"]
+
+
+def test_an_estimate_divides_batches_as_training_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = []
+
+    def record(method: Any, batch: Any, config: TrainingConfig, *_: Any, **__: Any) -> None:
+        chunks.append((len(batch.video_ids), config.accumulate))
+
+    monkeypatch.setattr(estimate, "training_losses", record)
+    check_experiment(tower_experiment(accumulate=4), World(), tmp_path)
+    assert set(chunks) == {(4, 2), (8, 4)}
+    chunks.clear()
+    check_experiment(tower_experiment(), World(), tmp_path)
+    assert set(chunks) == {(4, 1), (8, 1)}
 
 
 def load_start(experiment: Experiment) -> dict[str, torch.Tensor]:

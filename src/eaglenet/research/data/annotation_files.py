@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,12 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
         reader.fieldnames = header
+        for name, count in Counter(filter(None, header)).items():
+            if count > 1:  # Only the last of them would be read.
+                raise DatasetError(
+                    f"{path}: the header has {' '.join(name.split())[:60]!r} {count} times; write "
+                    "one line per caption"
+                )
         missing_columns = [name for name in columns if name not in header]
         if missing_columns:
             # Names in a broken file may be long or have line breaks.
@@ -159,6 +166,23 @@ def find_file(root: Path, names: Sequence[str], folders: Sequence[str] = ()) -> 
     )
 
 
+def walk_files(folder: Path, visited_folders: set[str] | None = None) -> Iterator[Path]:
+    """Yield the files in and below a folder; hidden files, such as ``._a.mp4`` of macOS, are not.
+
+    Links to folders are followed, except to ``visited_folders``, to which all folders are added.
+    """
+    visited_folders = set() if visited_folders is None else visited_folders
+    for current, subfolders, names in os.walk(folder, followlinks=True):
+        real_path = os.path.realpath(current)
+        if real_path in visited_folders:
+            subfolders.clear()
+            continue
+        visited_folders.add(real_path)
+        for name in names:
+            if not name.startswith("."):
+                yield Path(current, name)
+
+
 class VideoFinder:
     """Index of the video files in folders by id, with any extension.
 
@@ -173,21 +197,11 @@ class VideoFinder:
             if not folder.is_dir():
                 raise DatasetError(f"{folder} is not a folder; expected a folder of video files")
             # GIFs last: they are often previews of a video of the same name.
-            paths = self._walk(folder, visited_folders)
+            paths = [
+                path for path in walk_files(folder, visited_folders) if is_video_name(path.name)
+            ]
             for path in sorted(paths, key=lambda file: (file.suffix.lower() == ".gif", file)):
                 self.by_stem.setdefault(stem_of(path.name), []).append(path)
-
-    @staticmethod
-    def _walk(folder: Path, visited_folders: set[str]) -> Iterable[Path]:
-        for current, subfolders, names in os.walk(folder, followlinks=True):
-            real_path = os.path.realpath(current)
-            if real_path in visited_folders:
-                subfolders.clear()
-                continue
-            visited_folders.add(real_path)
-            for name in names:
-                if is_video_name(name):
-                    yield Path(current, name)
 
     def candidates(self, video_id: str) -> list[Path]:
         """Return the files that match an id, first those whose whole name is the id."""
@@ -212,9 +226,7 @@ def stem_of(name: str) -> str:
 
 
 def is_video_name(name: str) -> bool:
-    """Return whether a file is not hidden and has a video extension or none."""
-    if name.startswith("."):
-        return False
+    """Return whether a file has a video extension or none."""
     _, dot, suffix = name.rpartition(".")
     return not dot or not suffix or f".{suffix.lower()}" in LISTED_SUFFIXES
 

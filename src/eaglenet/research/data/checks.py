@@ -124,7 +124,7 @@ def check_dataset(
     if not loaded_splits:
         raise DatasetError("; ".join(dict.fromkeys(errors.values())))
     records = {
-        video.path: video
+        _content(video, decode): video
         for split in loaded_splits
         for video in split.videos
         if video.path is not None
@@ -132,21 +132,29 @@ def check_dataset(
     outcomes = (decode_files if decode else probe_all)(records, workers)
     title = "decoding videos" if decode else "opening videos"
     problems = {}
-    for number, (path, reason) in enumerate(outcomes, start=1):
+    for number, (content, reason) in enumerate(outcomes, start=1):
         if reason is not None:
-            problems[path] = reason
+            problems[content] = reason
         report_progress(progress, title, number, len(records))
     reports = tuple(
         report_split(
             split,
-            {video.video_id: problems[video.path] for video in split.videos
-             if video.path is not None and video.path in problems},
+            {video.video_id: problems[_content(video, decode)] for video in split.videos
+             if _content(video, decode) in problems},
             [video.video_id for video in split.missing],
             list(finder.ambiguous(split.video_ids)),
         )
         for split in loaded_splits
     )  # fmt: skip
     return CheckReport(name, str(root), reports, find_overlaps(loaded_splits), errors, decode)
+
+
+Content = tuple[Path | None, tuple[float, float] | None]
+"""File of a video, and its window in seconds if that is decoded."""
+
+
+def _content(video: VideoRecord, decode: bool) -> Content:
+    return video.path, video.window if decode else None
 
 
 def report_split(
@@ -186,9 +194,9 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
 
 
 def probe_all(
-    records: Mapping[Path, VideoRecord], workers: int
-) -> Iterator[tuple[Path, str | None]]:
-    """Open files in confined processes; yield each path with its problem, or None."""
+    records: Mapping[Content, VideoRecord], workers: int
+) -> Iterator[tuple[Content, str | None]]:
+    """Open files in confined processes; yield each with its problem, or None."""
     from eaglenet.video.decoding import require_video
     from eaglenet.video.input_file import share_file
     from eaglenet.video.limits import Limits
@@ -197,22 +205,22 @@ def probe_all(
     limits = Limits()
     budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
     access: Access[str, None] = Access(share=share_file)
-    paths = [str(path) for path in records]
+    paths = [str(video.path) for video in records.values()]
     outcomes = map_ahead(
         require_video, paths, workers=max(1, workers), budget=budget, access=access
     )
-    for path, outcome in zip(records, outcomes, strict=True):
-        yield path, outcome.reason if isinstance(outcome, Failure) else None
+    for content, outcome in zip(records, outcomes, strict=True):
+        yield content, outcome.reason if isinstance(outcome, Failure) else None
 
 
 def decode_files(
-    records: Mapping[Path, VideoRecord], workers: int
-) -> Iterator[tuple[Path, str | None]]:
-    """Decode the frames of files; yield each path with its problem, or None."""
+    records: Mapping[Content, VideoRecord], workers: int
+) -> Iterator[tuple[Content, str | None]]:
+    """Decode the frames of videos; yield each with its problem, or None."""
     from eaglenet.video.decoding import decode_many
     from eaglenet.video.pool import Failure
 
-    items = [(str(path), path, record.window) for path, record in records.items()]
-    for outcome in decode_many(items, FrameSpec(), workers=max(1, workers)):
-        reason = outcome.reason if isinstance(outcome, Failure) else None
-        yield Path(outcome.request.video_id), reason
+    items = [(video.video_id, str(video.path), video.window) for video in records.values()]
+    outcomes = decode_many(items, FrameSpec(), workers=max(1, workers))
+    for content, outcome in zip(records, outcomes, strict=True):
+        yield content, outcome.reason if isinstance(outcome, Failure) else None

@@ -21,17 +21,21 @@ Files, all optional except those of the experts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import glob
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.files import write_json
+from eaglenet.core.files import write_bytes, write_json
 from eaglenet.core.types import Expert, TextGraph
 from eaglenet.research.data.features import (
     FRAMES_FILE,
@@ -172,11 +176,13 @@ def read_teachers(folder: Path, counts: tuple[int, int]) -> tuple[Tensor | None,
 
 
 def _load(path: Path) -> Any:
+    """Read an array, or all arrays of a ``.npz`` file by name."""
     try:
-        return np.load(path, allow_pickle=False)
+        content = np.load(path, allow_pickle=False)
+        return content if isinstance(content, np.ndarray) else dict(content)
     except FileNotFoundError:
         raise DatasetError(f"{path} is missing; {INDEX_FILE} lists it") from None
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
@@ -253,6 +259,54 @@ def add_experts(
     index = read_index(folder)
     if index.get("experts"):
         raise DatasetError(f"{folder} already has experts; features are never overwritten")
+    with _undo_on_error(folder, ("expert_*", "words_*", f"{IDS}*", GRAPHS_FILE)):
+        _write_experts(
+            folder,
+            index,
+            experts,
+            models=models,
+            frames=frames,
+            frames_model=frames_model,
+            frame_seconds=frame_seconds,
+            words=words,
+            token_ids=token_ids,
+            graphs=graphs,
+            graph_words=graph_words,
+        )
+    return folder
+
+
+@contextmanager
+def _undo_on_error(folder: Path, patterns: Sequence[str]) -> Iterator[None]:
+    """Remove new files that match ``patterns`` if the block raises, and restore the index.
+
+    Otherwise NaN or a full disk would leave a folder that cannot be read.
+    """
+    index = (folder / INDEX_FILE).read_bytes()
+    old_files = set(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        write_bytes(folder / INDEX_FILE, index)
+        for path in {path for pattern in patterns for path in folder.glob(pattern)} - old_files:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _write_experts(
+    folder: Path,
+    index: dict[str, Any],
+    experts: Mapping[str, Expert],
+    *,
+    models: Mapping[str, str],
+    frames: str,
+    frames_model: str,
+    frame_seconds: Tensor | None,
+    words: Mapping[str, tuple[Tensor, Tensor]] | None,
+    token_ids: Sequence[Sequence[int]] | None,
+    graphs: TextGraph | None,
+    graph_words: str,
+) -> None:
     frame_dim = int(np.load(folder / FRAMES_FILE, mmap_mode="r").shape[1])
     index["frames"] = frames
     index["experts"] = {frames: {"dim": frame_dim, "model": frames_model}}
@@ -277,7 +331,6 @@ def add_experts(
         np.savez_compressed(folder / GRAPHS_FILE, **arrays)
     write_json(folder / INDEX_FILE, index, indent=None)
     load_expert_folder(folder)  # Raises if a file does not fit.
-    return folder
 
 
 def _write_packed(
@@ -292,6 +345,7 @@ def _write_packed(
 def save_teacher(folder: Path | str, name: str, texts: Tensor, videos: Tensor) -> None:
     """Add the vectors of a teacher, in the order of the texts and videos of the folder."""
     folder = Path(folder)
-    for side, values in (("text", texts), ("video", videos)):
-        np.save(folder / f"teacher_{name}_{side}.npy", values.detach().cpu().float().numpy())
-    load_expert_folder(folder)  # Raises if a file does not fit.
+    with _undo_on_error(folder, (f"teacher_{glob.escape(name)}_*.npy",)):
+        for side, values in (("text", texts), ("video", videos)):
+            np.save(folder / f"teacher_{name}_{side}.npy", values.detach().cpu().float().numpy())
+        load_expert_folder(folder)  # Raises if a file does not fit.

@@ -183,12 +183,14 @@ def write_folder(
     size = sum(file.stat().st_size for table in tables for file in table.files)
     budget = _Budget(max(MIN_BYTES, MAX_EXPANSION * size))
     captions_of: dict[str, list[str]] = {}
+    known_videos: dict[tuple[str, bytes], str] = {}
     pairs = next((table for table in tables if "video" in table.columns and table.caption), None)
     if pairs is not None:
         for number, (value, text) in enumerate(pairs.rows("video", pairs.caption)):
             where = f"{name}: row {number}"
             captions = _captions(text, where, budget)
-            captions_of[_write_video(folder, number, value, where, budget)] = captions
+            video = _write_video(folder, number, value, where, budget, known_videos)
+            captions_of.setdefault(video, []).extend(captions)
             report_progress(progress, "videos", number + 1, 0)
     else:
         captions_of = _write_corpus(name, tables, folder, budget, progress)
@@ -269,7 +271,18 @@ def _captions(value: Any, where: str, budget: _Budget) -> list[str]:
     return list(texts)
 
 
-def _write_video(folder: Path, number: int, value: Any, where: str, budget: _Budget) -> str:
+def _write_video(
+    folder: Path,
+    number: int,
+    value: Any,
+    where: str,
+    budget: _Budget,
+    known_videos: dict[tuple[str, bytes], str] | None = None,
+) -> str:
+    """Write a video and return its name in ``folder``.
+
+    known_videos: names by path and hash, for tables that repeat a video for each of its captions.
+    """
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if not isinstance(content, bytes):
         raise DatasetError(
@@ -277,8 +290,13 @@ def _write_video(folder: Path, number: int, value: Any, where: str, budget: _Bud
             "be read"
         )
     budget.spend(max(len(content), MIN_VIDEO), where)
-    suffix = Path(str(value.get("path") or "")).suffix.lower()
+    path = str(value.get("path") or "")
+    suffix = Path(path).suffix.lower()
     name = f"videos/{number:06d}{suffix if suffix in VIDEO_SUFFIXES else '.mp4'}"
+    if known_videos is not None:
+        key = (path, hashlib.blake2b(content, digest_size=16).digest())
+        if known_videos.setdefault(key, name) != name:
+            return known_videos[key]
     (folder / name).write_bytes(content)
     return name
 

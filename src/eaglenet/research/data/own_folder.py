@@ -16,6 +16,7 @@ from eaglenet.research.data.annotation_files import (
     read_csv,
     read_json_lines,
     read_text,
+    walk_files,
 )
 from eaglenet.research.data.records import (
     DatasetSpec,
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 SPLITS = ("train", "val", "test")
 VIDEO_KEYS = ("video", "path", "file", "video_id")
 CAPTION_KEYS = ("caption", "captions", "text", "sentence")
+CAPTIONS_SUFFIXES = (".csv", ".jsonl")
 NOT_CAPTIONS = ("readme", "license", "licence", "notice", "changelog")
 """Names of text files that are not captions."""
 
@@ -83,7 +85,8 @@ def load(
     if file is None:
         entries = list(sidecar_entries(root))
     else:
-        rows = read_csv(file) if file.suffix == ".csv" else read_json_lines(file)
+        is_csv = file.suffix.lower() == ".csv"
+        rows = read_csv(file) if is_csv else read_json_lines(file)
         entries = [entry_of(row, f"{file}: line {line}") for line, row in rows]
         if not entries:
             raise DatasetError(
@@ -109,12 +112,16 @@ def load(
 def captions_file(root: Path) -> Path | None:
     """Return the CSV or JSON-lines file; None for a folder with a ``.txt`` per video."""
     if root.is_file():
-        if root.suffix not in (".csv", ".jsonl"):
+        if root.suffix.lower() not in CAPTIONS_SUFFIXES:
             raise DatasetError(f"{root}: expected a .csv or .jsonl file, or a folder")
         return root
     if not root.is_dir():
         raise DatasetError(f"{root} does not exist; expected a .csv, .jsonl or folder of videos")
-    files = sorted(path for path in root.iterdir() if path.suffix in (".csv", ".jsonl"))
+    files = sorted(
+        path
+        for path in root.iterdir()
+        if path.suffix.lower() in CAPTIONS_SUFFIXES and not path.name.startswith(".")
+    )
     if len(files) > 1:
         names = ", ".join(path.name for path in files)
         raise DatasetError(f"{root} has several captions files ({names}); name one of them")
@@ -123,7 +130,8 @@ def captions_file(root: Path) -> Path | None:
 
 def sidecar_entries(root: Path) -> Iterator[Entry]:
     """Yield an entry for each video with its ``.txt``, and for each ``.txt`` without a video."""
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES)
+    files = sorted(walk_files(root))
+    paths = [path for path in files if path.suffix.lower() in VIDEO_SUFFIXES]
     if not paths:
         raise DatasetError(f"{root}: no video files and no .csv or .jsonl file found")
     sidecars = {path.with_suffix(".txt") for path in paths}
@@ -137,8 +145,8 @@ def sidecar_entries(root: Path) -> Iterator[Entry]:
         captions = captions_of(sidecar) if sidecar.exists() else ()
         yield Entry(str(sidecar), str(path.relative_to(root)), captions)
     # Captions without a video: their video counts as missing.
-    for sidecar in sorted(root.rglob("*.txt")):
-        if sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
+    for sidecar in files:
+        if sidecar.suffix != ".txt" or sidecar in sidecars or sidecar.stem.lower() in NOT_CAPTIONS:
             continue
         captions = captions_of(sidecar)
         if captions:

@@ -218,6 +218,7 @@ def evaluate(
         NonFiniteError: features or scores are NaN or infinite.
     """
     options = (options or EvaluationOptions()).resolve(method)
+    check_abilities(method, options, needs_levels=sinkhorn_bank is not None)
     target_device = torch.device(device) if device is not None else method.device
     method.to(target_device)
     with evaluating(method), torch.no_grad():
@@ -298,6 +299,21 @@ def evaluate(
     )
 
 
+def check_abilities(
+    method: Method, options: EvaluationOptions, *, needs_levels: bool = False
+) -> None:
+    """Raise, before anything is encoded, if the method lacks what an option needs."""
+    name = getattr(method, "name", type(method).__name__)
+    is_noisy = options.pair_noise or hasattr(method, "reseed")
+    if options.noise_seeds and not is_noisy:
+        raise UsageError(f"{name} has no evaluation noise to reseed; leave out --noise-seeds")
+    if (options.sinkhorn or needs_levels) and not hasattr(method, "levels"):
+        raise UsageError(
+            f"{name} has no levels of similarity to normalise; Sinkhorn offsets are for "
+            "ucofia (for a score matrix of any method: eaglenet metrics --sinkhorn)"
+        )
+
+
 def sinkhorn_metrics(
     method: Method,
     text: TextFeatures,
@@ -327,12 +343,7 @@ def level_scores(
     method: Method, text: TextFeatures, video: VideoFeatures
 ) -> list[Float[Tensor, "texts videos"]]:
     """Compute the logits of each level of similarity of a method (UCoFiA), in tiles."""
-    levels = getattr(method, "levels", None)
-    if levels is None:
-        raise UsageError(
-            f"{method.name} has no levels of similarity to normalise; Sinkhorn offsets are for "
-            "ucofia (for a score matrix of any method: eaglenet metrics --sinkhorn)"
-        )
+    levels: Any = getattr(method, "levels")  # noqa: B009 (only UCoFiA has it)
     rows, columns = method.score_tile
     blocks = [
         [
@@ -348,11 +359,6 @@ def _noise_spread(
     method: Method, rank: Callable[..., Metrics], options: EvaluationOptions
 ) -> NoiseSpread:
     reseed = getattr(method, "reseed", None)
-    if reseed is None and not options.pair_noise:
-        raise UsageError(
-            f"{getattr(method, 'name', type(method).__name__)} has no evaluation noise to reseed; "
-            "leave out --noise-seeds"
-        )
     results = []
     with _restored_buffers(method):
         for seed in options.noise_seeds:

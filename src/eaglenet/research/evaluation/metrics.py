@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
+from eaglenet.core.files import atomic_write
 from eaglenet.core.progress import Progress, ProgressUpdate, report_progress
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method
@@ -437,10 +438,11 @@ def rank_pairs(
         text_ranks, video_ranks = ranks.ranks()
         unsorted_ranks = torch.empty_like(text_ranks)
         unsorted_ranks[order] = text_ranks
-        np.savez_compressed(
-            ranks_file,
-            t2v=unsorted_ranks.numpy(),
-            v2t=video_ranks.numpy(),
-            video_of_text=video_of_text.cpu().numpy(),
-        )
+        with atomic_write(ranks_file) as partial, partial.open("wb") as file:
+            np.savez_compressed(
+                file,
+                t2v=unsorted_ranks.numpy(),
+                v2t=video_ranks.numpy(),
+                video_of_text=video_of_text.cpu().numpy(),
+            )
     return ranks.metrics()

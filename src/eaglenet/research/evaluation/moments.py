@@ -125,7 +125,8 @@ def moment_metrics(
         ]
     )
     precisions = [
-        average_precision(ranking[:MAX_MOMENTS], text.spans, threshold)
+        # Annotators who agree describe one span, which one moment matches.
+        average_precision(ranking[:MAX_MOMENTS], tuple(dict.fromkeys(text.spans)), threshold)
         for text, ranking in zip(texts, moments, strict=True)
         for threshold in PRECISION_THRESHOLDS
     ]

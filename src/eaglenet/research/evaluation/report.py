@@ -7,10 +7,12 @@ captions of one video are not independent.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -302,7 +304,7 @@ def read_ranks(path: Path) -> dict[str, NDArray[np.int64]]:
     try:
         with np.load(path, allow_pickle=False) as content:
             return {name: content[name] for name in ("t2v", "v2t", "video_of_text")}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
         raise UsageError(
             f"{path}: ranks cannot be read ({error}); delete it and evaluate again"
         ) from error
@@ -335,40 +337,65 @@ DIFFERENCE_NOTE = (
 )
 
 
+Ranks = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Ranks of the runs of each recipe, by label."""
+
+
 def difference_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
-    """Compare all recipes with the best and with the first, on every split with ranks."""
+    """Compare all recipes with the best and with the first, on every split with ranks.
+
+    Only results of one protocol are compared: other data may have as many queries.
+    """
     blocks: list[Block] = []
     folders = [run.folder for group in groups for run in group.runs]
     for name in sorted({file.stem for path in folders for file in path.glob(f"{RANKS}-*.npz")}):
-        all_ranks = {
-            group.label: [
-                read_ranks(run.folder / f"{name}.npz")
-                for run in group.runs
-                if (run.folder / f"{name}.npz").exists()
-            ]
-            for group in groups
-        }
-        ranks = {label: records for label, records in all_ranks.items() if records}
-        if len(ranks) < 2:
-            continue
-        recalls = {
-            label: np.mean([np.mean(record["t2v"] <= 1) for record in records])
-            for label, records in ranks.items()
-        }
-        best = max(recalls, key=lambda label: recalls[label])
-        split = split_title(name.removeprefix(RANKS).lstrip("-"))
-        blocks += [f"## Differences on the {split}", DIFFERENCE_NOTE]
-        first = next(iter(ranks))
-        # Without `best`, which the first table has with the opposite sign.
-        others = {label: entry for label, entry in ranks.items() if label != best}
-        for base, compared in ((best, ranks), (first, others)):
-            rows = difference_rows(compared, base) if base in compared else []
-            if rows:
-                blocks += [f"R@1 minus that of {base}:", make_table(["recipe", "t2v", "v2t"], rows)]
+        suffix = name.removeprefix(RANKS)
+        tables = [
+            block
+            for protocol, ranks in _ranks_by_protocol(groups, suffix).items()
+            if len(ranks) > 1
+            for block in (*([f"Protocol: {protocol}"] if protocol else []), *_differences(ranks))
+        ]
+        if tables:
+            split = split_title(suffix.lstrip("-"))
+            blocks += [f"## Differences on the {split}", DIFFERENCE_NOTE, *tables]
     return blocks
 
 
-def difference_rows(ranks: Mapping[str, Sequence[Mapping[str, Any]]], base: str) -> list[list[str]]:
+def _ranks_by_protocol(
+    groups: Sequence[RecipeGroup], suffix: str
+) -> dict[str, dict[str, list[Mapping[str, Any]]]]:
+    """Read ``ranks`` files, by the protocol of the evaluation beside them, and by label."""
+    ranks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for group in groups:
+        for run in group.runs:
+            path = run.folder / f"{RANKS}{suffix}.npz"
+            if path.exists():
+                evaluation = run.evaluations.get(f"evaluation{suffix}", {})
+                by_label = ranks.setdefault(str(evaluation.get("protocol", "")), {})
+                by_label.setdefault(group.label, []).append(read_ranks(path))
+    return ranks
+
+
+def _differences(ranks: Ranks) -> list[Block]:
+    """Compare all recipes of one protocol with the best and with the first."""
+    recalls = {
+        label: np.mean([np.mean(record["t2v"] <= 1) for record in records])
+        for label, records in ranks.items()
+    }
+    best = max(recalls, key=lambda label: recalls[label])
+    first = next(iter(ranks))
+    # Without `best`, which the first table has with the opposite sign.
+    others = {label: entry for label, entry in ranks.items() if label != best}
+    blocks: list[Block] = []
+    for base, compared in ((best, ranks), (first, others)):
+        rows = difference_rows(compared, base) if base in compared else []
+        if rows:
+            blocks += [f"R@1 minus that of {base}:", make_table(["recipe", "t2v", "v2t"], rows)]
+    return blocks
+
+
+def difference_rows(ranks: Ranks, base: str) -> list[list[str]]:
     """Compare each recipe with ``base``, one row each; * marks an interval without 0."""
     rows = []
     for label, records in ranks.items():

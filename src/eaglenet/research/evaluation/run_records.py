@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
@@ -112,6 +112,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
     """Read all runs in ``folders`` and up to four levels below, and list unusable folders."""
     runs: list[RunRecord] = []
     broken_runs: list[BrokenRun] = []
+    known_folders: set[Path] = set()  # A folder may be given twice, or with the folder above it.
     for folder in folders:
         if not folder.is_dir():
             broken_runs.append(BrokenRun(folder, "no such folder"))
@@ -121,6 +122,9 @@ def read_runs(folders: Sequence[Path]) -> tuple[list[RunRecord], list[BrokenRun]
             reason = "not a run folder: no experiment, manifest or log"
             broken_runs.append(BrokenRun(folder, reason))
         for run_folder in run_folders:
+            if run_folder.resolve() in known_folders:
+                continue
+            known_folders.add(run_folder.resolve())
             try:
                 runs.append(read_run(run_folder))
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -183,17 +187,24 @@ def group_runs(runs: Sequence[RunRecord]) -> list[RecipeGroup]:
     by_name: dict[str, list[list[RunRecord]]] = {}
     for members in groups.values():
         by_name.setdefault(members[0].name, []).append(members)
-    return [
-        RecipeGroup(_label(name, members[0], variants[0][0]), tuple(members))
-        for name, variants in by_name.items()
-        for members in variants
-    ]
+    groups_by_label: dict[str, RecipeGroup] = {}
+    for name, variants in by_name.items():
+        for members in variants:
+            label = _label(name, members[0], variants[0][0], groups_by_label)
+            groups_by_label[label] = RecipeGroup(label, tuple(members))
+    return list(groups_by_label.values())
 
 
-def _label(name: str, run: RunRecord, first: RunRecord) -> str:
+def _label(name: str, run: RunRecord, first: RunRecord, used_labels: Collection[str]) -> str:
+    """Name the first three settings in which two runs differ; more if that label is used."""
     settings, base = _flat(_without_seed(run.settings)), _flat(_without_seed(first.settings))
     changes = [f"{key}={value}" for key, value in settings.items() if base.get(key) != value]
-    return f"{name} [{', '.join(changes[:3])}]" if changes else name
+    changes += [f"no {key}" for key in base if key not in settings]
+    for count in range(3, max(4, len(changes) + 1)):
+        label = f"{name} [{', '.join(changes[:count])}]" if changes else name
+        if label not in used_labels:
+            return label
+    return f"{label} ({run.folder})"
 
 
 def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from eaglenet.research.experiments.experiment import PRETRAINED, EncoderChoice, 
 from eaglenet.research.experiments.stored_data import open_video_features
 from eaglenet.research.training.distributed import World
 from eaglenet.research.training.epochs import pair_samplers
+from eaglenet.research.training.trainer import prepare_method
 
 
 def build_method(experiment: Experiment) -> Method:
@@ -265,6 +266,9 @@ def check_experiment(experiment: Experiment, world: World, cache: Path) -> Exper
         with _collect_errors(problems):
             # Raises if the data does not fill a batch.
             pair_samplers(experiment.training, summaries["train"].video_of_text, world)
+    if method is not None:
+        with _collect_errors(problems):
+            prepare_method(method, experiment.training)
     if len(problems) > 1:
         lines = "\n".join(f"  {problem}" for problem in problems)
         raise SeveralProblemsError(f"cannot start: {len(problems)} problems\n{lines}")

@@ -29,7 +29,7 @@ from eaglenet.research.experiments.stored_data import (
     towers_of,
 )
 from eaglenet.research.training.distributed import World
-from eaglenet.research.training.optimizer import freeze_parameters, halve_towers
+from eaglenet.research.training.optimizer import halve_towers
 from eaglenet.research.training.step import training_losses
 
 FIRST_PAIRS = 4
@@ -76,19 +76,22 @@ def estimate_run(
     num_steps: int,
     device: torch.device,
 ) -> Estimate:
-    """Time a few training steps and extrapolate to the run. Changes the weights of ``method``."""
+    """Time a few training steps and extrapolate to the run. Changes the weights of ``method``.
+
+    ``method`` is prepared for training (`training.trainer.prepare_method`).
+    """
     training = experiment.training
     method = method.to(device).train()
-    freeze_parameters(method, training.freeze)
     if training.precision == "fp16_weights":
         halve_towers(method)
-    if training.checkpointing:
-        method.encoder.set_gradient_checkpointing(training.checkpointed_blocks or True)
     optimizer = training.make_optimizer(method)
-    timed_training = dataclasses.replace(training, accumulate=1, augment="none")
 
     def time_step(pairs: int) -> float:
         batch = make_batch(pairs).to(device)
+        # Chunks as large as in training; at least two, since chunks are encoded twice.
+        num_chunks = max(2, -(-training.accumulate * pairs // training.batch_size))
+        accumulate = min(num_chunks, training.accumulate, pairs)
+        timed_training = dataclasses.replace(training, accumulate=accumulate, augment="none")
         start = time.perf_counter()
         training_losses(method, batch, timed_training, World(device=device), seed=0)
         optimizer.step()

@@ -22,7 +22,7 @@ from eaglenet.models.folder import load
 from eaglenet.research.data import SOURCES
 from eaglenet.research.data.experts import save_teacher
 from eaglenet.research.data.sources import DataChoice, Source, selection_note
-from eaglenet.research.evaluation.evaluate import EvaluationResult
+from eaglenet.research.evaluation.evaluate import EvaluationResult, check_abilities
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.evaluation.run_records import is_unfinished
 from eaglenet.research.experiments.build import check_data, default_split, load_source
@@ -67,6 +67,7 @@ def evaluate_run(
     if options.precision == "auto":
         precision = "fp16" if experiment.training.precision == "fp16_weights" else "fp32"
         options = dataclasses.replace(options, precision=precision)
+    check_abilities(method, options)
     if options.sinkhorn and features is not None:
         raise UsageError(
             "Sinkhorn offsets need training videos: leave out --features or --sinkhorn"
@@ -139,6 +140,8 @@ def evaluate_model(
     the model's ``FrameSpec`` as ``name=value``; the result has a note on each.
     """
     method = load(name_or_folder)
+    if options is not None:
+        check_abilities(method, options)
     method.frame_spec, notes = other_frames(method.frame_spec, frames)
     with join(device) as world:
         start = time.perf_counter()

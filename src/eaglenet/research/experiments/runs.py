@@ -87,6 +87,7 @@ def train(
     ``boards`` (tensorboard, wandb, trackio) show the records of ``log.jsonl``.
     """
     folder = Path(folder).expanduser()
+    experiment = with_absolute_paths(experiment)
     check_boards(boards)
     with join(device) as world:
         result = find_result(experiment, folder)
@@ -98,8 +99,6 @@ def train(
             with remove_refused_run(folder, world):
                 begin_run(experiment, folder, world)
                 sources = open_splits(experiment, folder, method, world, progress)
-                if world.is_main:
-                    write_manifest(experiment, folder, sources, method, world)
                 trainer = Trainer(
                     experiment.training,
                     method,
@@ -111,6 +110,9 @@ def train(
                     progress=progress,
                     boards=boards,
                 )
+                if world.is_main:
+                    # The trainer has frozen and adapted the towers, whose parameters it counts.
+                    write_manifest(experiment, folder, sources, method, world)
             reset_peak_memory(world.device)
             with deterministic_kernels(world.device, experiment.training.deterministic):
                 position = trainer.fit()
@@ -212,8 +214,9 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
         ConfigError: the folder contains another experiment, or is not a run folder.
     """
     path = folder / EXPERIMENT
+    experiment = with_absolute_paths(experiment)
     if path.exists() and has_begun(folder):
-        old_experiment = load_earlier(path, experiment)
+        old_experiment = with_absolute_paths(Experiment.load(path))
         if is_extension(old_experiment, experiment):
             return None
         old, new = old_experiment.to_plain(), experiment.to_plain()
@@ -239,15 +242,24 @@ def find_result(experiment: Experiment, folder: Path) -> dict[str, Any] | None:
     return result
 
 
-def load_earlier(path: Path, experiment: Experiment) -> Experiment:
-    """Load the experiment of a run that ``experiment`` may resume.
+def with_absolute_paths(experiment: Experiment) -> Experiment:
+    """Return an experiment whose data is also found from other folders."""
+    data = experiment.data
+    if not SOURCES[data.dataset].needs_folder:
+        return experiment
+    options = dict(data.options)
+    for name in ("test_root", "video_folders"):
+        paths = options.get(name)
+        if isinstance(paths, list | tuple):
+            options[name] = [_absolute(path) for path in paths]
+        elif paths:
+            options[name] = _absolute(paths)
+    root, cache = _absolute(data.root), _absolute(data.cache)
+    return replace(experiment, data=replace(data, root=root, cache=cache, options=options))
 
-    Earlier versions saved ``--root`` as it was written; now it is absolute.
-    """
-    old = Experiment.load(path)
-    root = experiment.data.root
-    is_same_root = bool(old.data.root) and Path(old.data.root).expanduser().absolute() == Path(root)
-    return replace(old, data=replace(old.data, root=root)) if is_same_root else old
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).expanduser().absolute()) if path else ""
 
 
 def is_extension(old: Experiment, new: Experiment) -> bool:
@@ -302,7 +314,7 @@ def begin_run(experiment: Experiment, folder: Path, world: World) -> None:
     if world.is_main:
         if not has_begun(folder):
             experiment.save(path)
-        elif is_extension(old := load_earlier(path, experiment), experiment):
+        elif is_extension(old := with_absolute_paths(Experiment.load(path)), experiment):
             archive = folder / f"epochs-{old.training.epochs}"
             archive.mkdir(exist_ok=True)
             for pattern in (RESULT, "evaluation*.json", "ranks*.npz", "scoring-*.json"):

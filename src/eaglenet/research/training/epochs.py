@@ -57,6 +57,7 @@ class PairSampler:
             neighbours. Needs ``one_caption``.
         epoch_pairs: pairs per epoch, in several passes over the data or part of one; 0 for one
             pass.
+        setting: name of the setting with the batch size, for errors.
     """
 
     video_of_text: Int[Tensor, "texts"]
@@ -67,6 +68,7 @@ class PairSampler:
     epoch_pairs: int = 0
     rank: int = 0
     world: int = 1
+    setting: str = "training.batch_size"
 
     def __post_init__(self) -> None:
         self.video_of_text = self.video_of_text.cpu()
@@ -90,7 +92,7 @@ class PairSampler:
             largest = self.world << max(0, (self.num_pairs // self.world).bit_length() - 1)
             raise ConfigError(
                 f"{self.num_pairs} {kind} cannot fill one batch of {self.batch_size}: "
-                f"an epoch would be empty; lower it with --set training.batch_size={largest}"
+                f"an epoch would be empty; lower it with --set {self.setting}={largest}"
             )
         if self.neighbours and not self.one_caption:
             raise ConfigError(
@@ -168,7 +170,7 @@ def pair_samplers(
 ) -> tuple[PairSampler, PairSampler]:
     """Return the samplers of the coarse epochs and of the others; raise if no batch is full."""
 
-    def sampler(batch_size: int) -> PairSampler:
+    def sampler(batch_size: int, setting: str = "training.batch_size") -> PairSampler:
         return PairSampler(
             video_of_text,
             batch_size,
@@ -178,11 +180,13 @@ def pair_samplers(
             epoch_pairs=config.epoch_pairs,
             rank=world.rank,
             world=world.size,
+            setting=setting,
         )
 
     main_sampler = sampler(config.batch_size)
     if config.coarse_epochs and config.coarse_batch_size:
-        return sampler(config.coarse_batch_size), main_sampler
+        coarse_sampler = sampler(config.coarse_batch_size, "training.coarse_batch_size")
+        return coarse_sampler, main_sampler
     return main_sampler, main_sampler
 
 

@@ -150,6 +150,18 @@ SEED_STRIDE = 1_000_003
 """A prime, so that (seed, step) pairs of usual runs do not collide."""
 
 
+def prepare_method(method: Method, config: TrainingConfig) -> None:
+    """Freeze and adapt the towers of a new method as ``config`` says."""
+    num_frozen = freeze_parameters(method, config.freeze)
+    logger.info("%d parameters are frozen (freeze=%s)", num_frozen, config.freeze)
+    if config.lora_rank:
+        encoder = cast(nn.Module, method.encoder)
+        count = adapt_towers(encoder, config.lora_rank, config.lora_targets)
+        logger.info("%d matrices have updates of rank %d", count, config.lora_rank)
+    if config.checkpointing:
+        method.encoder.set_gradient_checkpointing(config.checkpointed_blocks or True)
+
+
 class Trainer:
     """Trainer of ``method`` on ``train``; saves the epoch that is best on ``selection``.
 
@@ -202,14 +214,7 @@ class Trainer:
         return self.sampler, self.config.coarse_epochs + epoch, start
 
     def _prepare_method(self) -> torch.optim.Optimizer:
-        num_frozen = freeze_parameters(self.method, self.config.freeze)
-        logger.info("%d parameters are frozen (freeze=%s)", num_frozen, self.config.freeze)
-        if self.config.lora_rank:
-            encoder = cast(nn.Module, self.method.encoder)
-            count = adapt_towers(encoder, self.config.lora_rank, self.config.lora_targets)
-            logger.info("%d matrices have updates of rank %d", count, self.config.lora_rank)
-        if self.config.checkpointing:
-            self.method.encoder.set_gradient_checkpointing(self.config.checkpointed_blocks or True)
+        prepare_method(self.method, self.config)
         if self.config.precision == "fp16_weights":
             halve_towers(self.method)
         if self.config.compile and self.world.device.type == "cuda":

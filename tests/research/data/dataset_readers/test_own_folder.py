@@ -28,6 +28,15 @@ def test_a_csv_joins_the_lines_of_a_video(tmp_path: Path, files: Any) -> None:
     assert [video.path for video in split.videos] == [tmp_path / "clips" / "a.mp4", None]
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "captions.csv"
+    path.write_text("video,caption,caption,,\na.mp4,one,two,,\n")
+    with pytest.raises(DatasetError, match="the header has 'caption' 2 times"):
+        load(path, "all")
+    path.write_text("video,caption,,\na.mp4,one,,\n")  # As spreadsheets write it.
+    assert load(path, "all").texts == ["one"]
+
+
 def test_json_lines_take_lists_windows_and_splits(tmp_path: Path) -> None:
     path = write_jsonl(
         tmp_path / "data.jsonl",
@@ -54,6 +63,28 @@ def test_a_folder_of_videos_reads_the_texts_beside_them(
     assert split.texts == ["three", "one", "two"]
     assert split.left_out[0].video_id == "sub/b.webm"
     assert "left out 1 videos (no caption)" in caplog.text
+
+
+@pytest.mark.parametrize("captions", ["a.txt", "CAPTIONS.CSV"])
+def test_hidden_files_beside_the_data_are_not_read(
+    tmp_path: Path, files: Any, captions: str
+) -> None:
+    """macOS writes a binary ``._NAME`` beside each file on disks of other systems."""
+    files.touch(tmp_path, "a.mp4")
+    (tmp_path / captions).write_text("one" if captions == "a.txt" else "video,caption\na.mp4,one\n")
+    for name in ("a.mp4", "a.txt", "captions.csv"):
+        (tmp_path / f"._{name}").write_bytes(b"\x00\x05\x16\x07\xff")
+    split = load(tmp_path, "all")
+    assert (split.video_ids, split.texts, split.left_out) == (["a.mp4"], ["one"], ())
+
+
+def test_linked_folders_of_videos_are_read(tmp_path: Path, files: Any) -> None:
+    files.touch(tmp_path / "disk", "a.mp4")
+    (tmp_path / "disk" / "a.txt").write_text("one")
+    (tmp_path / "disk" / "loop").symlink_to(tmp_path / "disk")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "videos").symlink_to(tmp_path / "disk")
+    assert load(tmp_path / "root", "all").video_ids == ["videos/a.mp4"]
 
 
 def test_videos_are_shared_out_the_same_way_every_time(tmp_path: Path) -> None:
