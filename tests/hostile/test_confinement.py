@@ -191,7 +191,8 @@ def test_a_hostile_reply_fails_its_own_request(monkeypatch: pytest.MonkeyPatch) 
         if isinstance(outcome, Failure):
             told = ("the decoder sent an invalid", "the decoder process died")
             assert outcome.reason.startswith(told), (name, outcome.reason)
-        assert time.monotonic() - began < 15, name
+        # The time of the first reply includes the start of the worker.
+        assert count == 1 or time.monotonic() - began < 15, name
         began = time.monotonic()
     assert count == len(requests)
     assert peak_mebibytes() - peak_before < 1000
