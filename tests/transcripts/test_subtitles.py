@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from eaglenet.transcripts.lines import MAX_CHARACTERS, TranscriptLine
-from eaglenet.transcripts.subtitles import MAX_BYTES, SubtitleFinder, language_of, read_subtitles
+from eaglenet.transcripts.subtitles import (
+    MAX_BYTES,
+    SubtitleFinder,
+    format_subtitles,
+    language_of,
+    read_subtitles,
+)
 
 SRT = (
     "1\n00:00:01,500 --> 00:00:03,250\n<i>Gr\u00fc\u00dfe</i> &amp; K\u00fcsse\n\n"
@@ -124,6 +130,16 @@ def test_keeps_numbers_and_drops_notes_after_a_blank_line(tmp_path: Path) -> Non
     assert [line.text for line in lines] == ["How many? 42", "7"]
     vtt = "WEBVTT\n\n00:01.000 --> 00:02.000\nfirst\n\nNOTE not shown\n\n00:03.000 --> 00:04.000\n"
     assert [line.text for line in read_subtitles(write(tmp_path / "a.vtt", vtt))] == ["first"]
+
+
+def test_hours_of_recordings_longer_than_four_days(tmp_path: Path) -> None:
+    cue = "99:59:59{0}000 --> 100:00:01{0}500\nlate\n\n120:30:00{0}000 --> 120:30:01{0}000\nlater\n"
+    times = [(359_999.0, 360_001.5), (433_800.0, 433_801.0)]
+    for name, text in (("a.srt", cue.format(",")), ("a.vtt", "WEBVTT\n\n" + cue.format("."))):
+        lines = read_subtitles(write(tmp_path / name, text))
+        assert [(line.start, line.end) for line in lines] == times
+    saved = write(tmp_path / "saved.srt", format_subtitles(lines))
+    assert read_subtitles(saved) == lines
 
 
 def test_one_invalid_event_does_not_hide_the_others(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import io
 import os
 import re
 import warnings
@@ -76,15 +77,25 @@ def decode(content: bytes) -> str:
 def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[TranscriptLine]:
     """Parse SubRip and WebVTT, or SubStation Alpha."""
     from pysubs2 import SSAFile
+    from pysubs2.formats.subrip import SubripFormat
+
+    class Subrip(SubripFormat):
+        # pysubs2 reads the last two digits of the hours only: "100:00:01" as 0 hours.
+        TIMESTAMP = re.compile(r"(\d{1,4}):(\d{1,2}):(\d{1,2})[.,](\d{1,3})")
 
     # splitlines() would also split at characters that occur inside lines.
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
-    kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
+    bounded_text = "\n".join(bounded_lines)
     # plain_text() removes the tags, since the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # They are about lines that are not cues, which are common.
-        events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
+        if is_substation or text.lstrip().startswith("WEBVTT"):
+            kind = "ass" if is_substation else "vtt"
+            events = SSAFile.from_string(bounded_text, format_=kind, keep_html_tags=True)
+        else:
+            events = SSAFile()
+            Subrip.from_file(events, io.StringIO(bounded_text), "srt", keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
