@@ -22,10 +22,10 @@ TONES = [300, 500, 700, 900, 1100, 1300]
 """Hertz, one for each second."""
 
 
-def film(path: Path, keyframes: int) -> Path:
+def film(path: Path, keyframes: int, b_frames: int = 0) -> Path:
     """Write a video that gets lighter, with another tone in every second and some keyframes."""
     with av.open(str(path), "w") as container:
-        options = {"g": str(keyframes), "bf": "0"}
+        options = {"g": str(keyframes), "bf": str(b_frames), "b_strategy": "0", "sc_threshold": "0"}
         pictures = container.add_stream("libx264", rate=FPS, options=options)
         pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
         sound = container.add_stream("aac", rate=RATE, layout="mono")
@@ -84,6 +84,22 @@ def test_saved_clip_has_video_and_audio(
     assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
     assert tone(target, 0.1, 0.7) == pytest.approx(TONES[2], abs=20)
     assert tone(target, 1.1 + early, 1.7 + early) == pytest.approx(TONES[3], abs=20)
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
+@pytest.mark.parametrize("b_frames", [1, 3])
+def test_a_copied_clip_has_all_frames(tmp_path: Path, name: str, b_frames: int) -> None:
+    """Matroska has no decoding times, and the demuxer invents none for the first packets."""
+    source = film(tmp_path / name, 20, b_frames)
+    for start, end, first in ((0.0, 2.0, 0), (2.2, 4.0, 20)):  # Copied from 0 and 2 s.
+        content = encode_moment(MomentRequest(str(source), start, end)).tobytes()
+        with av.open(io.BytesIO(content)) as container:
+            frames = list(container.decode(video=0))
+        times = [number / FPS for number in range(20)]
+        assert [frame.time for frame in frames] == pytest.approx(times)
+        greys = [4 * number for number in range(first, first + 20)]
+        means = [frame.to_ndarray(format="gray").mean() for frame in frames]
+        assert means == pytest.approx(greys, abs=3)
 
 
 def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
-from eaglenet.video.containers import is_image, pyav
+from eaglenet.video.containers import DecodingClock, is_image, pyav
 from eaglenet.video.images import pixels_to_image, tile_images
 from eaglenet.video.input_file import InputFile, SharedFile
 from eaglenet.video.limits import Limits
@@ -118,8 +118,9 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
         zero, end = begin * source.tick, last * source.tick
         reader.container.seek(begin, stream=reader.stream)
         open_streams = set(outputs)
+        clocks = {stream.index: DecodingClock(stream) for stream in streams}
         for packet in reader.container.demux(streams):
-            if packet.dts is None or packet.pts is None:
+            if packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
             # The first frame past the end closes its stream: later packets that are shown before
@@ -129,8 +130,10 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
                 if not open_streams:
                     break
             elif packet.pts * tick >= zero and number in open_streams:
-                shift = round(zero / tick)
-                packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
+                shift, dts = round(zero / tick), clocks[number].time(packet)
+                if dts is None:
+                    continue
+                packet.pts, packet.dts = packet.pts - shift, dts - shift
                 packet.stream = outputs[number]
                 container.mux(packet)
 
