@@ -102,6 +102,28 @@ def test_a_copied_clip_has_all_frames(tmp_path: Path, name: str, b_frames: int) 
         assert means == pytest.approx(greys, abs=3)
 
 
+@pytest.mark.parametrize("name", ["film.mov", "film.mkv"])
+def test_a_copied_hevc_clip_plays_on_devices_of_apple(tmp_path: Path, name: str) -> None:
+    """Telephones write hvc1; FFmpeg's default is hev1, which QuickTime and Safari refuse."""
+    source = tmp_path / name
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("libx265", rate=FPS)
+        stream.options = {"x265-params": "log-level=none"}
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        if name.endswith(".mov"):
+            stream.codec_context.codec_tag = "hvc1"
+        for number in range(2 * FPS):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 4 * number, np.uint8), "rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    content = encode_moment(MomentRequest(str(source), 0.0, 1.0)).tobytes()
+    with av.open(io.BytesIO(content)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.codec_tag) == ("hevc", "hvc1")
+        assert len(list(container.decode(stream))) >= 8
+
+
 def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path: Path) -> None:
     """Cameras and editors write such files; players decode them from the start."""
     source, marked_file, target = (
