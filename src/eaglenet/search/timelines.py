@@ -506,7 +506,7 @@ def _cell(text: str) -> str:
 
 
 def _m3u8(timeline: _Timeline) -> str:
-    """Format as a playlist for VLC and mpv, with start and stop times."""
+    """Format as a playlist for VLC; other players ignore the start and stop times."""
     lines = ["#EXTM3U"]
     for cut in timeline.cuts:
         rate = cut.media.rate
