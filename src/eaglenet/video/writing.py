@@ -28,6 +28,8 @@ TICKS = 90_000
 """Ticks per second of the video stream of a clip."""
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 """Sample rates that a clip keeps; audio of another rate is converted to the last one."""
+SEEK_MARGINS = (0, 2, 10, 60)
+"""Seconds before the start to seek to, tried in order; the start of the file comes last."""
 AUDIO_FRAME = 1024
 """Samples per AAC frame."""
 
@@ -211,14 +213,20 @@ def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
-    frames = _frames_between(source, first, last, int(first))
-    opening = next(frames, None)
-    if opening is None:
-        # Some files mark frames as keyframes that cannot be decoded without earlier ones.
-        yield from _frames_between(source, first, last, None)
-        return
-    yield opening
-    yield from frames
+    latest = first + BORDER_TOLERANCE / source.tick
+    # Some files mark frames as keyframes that cannot be decoded without earlier ones, and in a
+    # transport stream a seek may land after its target.
+    for margin in SEEK_MARGINS:
+        start = int(first - margin / source.tick)
+        if start <= source.zero:
+            break
+        frames = _frames_between(source, first, last, start)
+        opening = next(frames, None)
+        if opening is not None and opening[0] <= latest:
+            yield opening
+            yield from frames
+            return
+    yield from _frames_between(source, first, last, None)
 
 
 def _frames_between(
