@@ -15,9 +15,8 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.containers import pyav
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import BORDER_TOLERANCE, clip_window
-from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.source import VideoSource, decode_from, open_video
 
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
 """Options that keep encoders from writing to the terminal."""
@@ -28,8 +27,6 @@ TICKS = 90_000
 """Ticks per second of the video stream of a clip."""
 RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 """Sample rates that a clip keeps; audio of another rate is converted to the last one."""
-SEEK_MARGINS = (0, 2, 10, 60)
-"""Seconds before the start to seek to, tried in order; the start of the file comes last."""
 AUDIO_FRAME = 1024
 """Samples per AAC frame."""
 
@@ -213,29 +210,9 @@ def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
-    latest = first + BORDER_TOLERANCE / source.tick
-    # Some files mark frames as keyframes that cannot be decoded without earlier ones, and in a
-    # transport stream a seek may land after its target.
-    for margin in SEEK_MARGINS:
-        start = int(first - margin / source.tick)
-        if start <= source.zero:
-            break
-        frames = _frames_between(source, first, last, start)
-        opening = next(frames, None)
-        if opening is not None and opening[0] <= latest:
-            yield opening
-            yield from frames
-            return
-    yield from _frames_between(source, first, last, None)
-
-
-def _frames_between(
-    source: VideoSource, first: Fraction, last: Fraction, start: int | None
-) -> Iterator[tuple[int, int, Any]]:
-    """Decode from the keyframe before ``start``, or from the start of the file."""
     tolerance = BORDER_TOLERANCE / source.tick
     previous: tuple[int, Any] | None = None
-    for time, frame in decode_through(source, start):
+    for time, frame in decode_from(source, first + tolerance):
         if time >= last - tolerance:
             break
         if previous is not None and time > first + tolerance:
