@@ -35,6 +35,14 @@ def test_escapes_control_characters_and_direction_marks() -> None:
     )
 
 
+def test_keeps_spaces_and_joiners_of_names() -> None:
+    # Screen recordings of macOS, Japanese, Persian, and an emoji of several characters.
+    for name in ("9.41.00\u202fAM.mov", "会議\u30001.mp4", "\u06cc\u200c\u06cc", "👨\u200d👩.mp4"):
+        assert escape_line(name) == name
+    assert escape_line("a\u200db\u200c") == "a\\u200db\\u200c"
+    assert escape_line("\u200d") == "\\u200d"
+
+
 def test_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_line(f"a{UNSAFE}\n")
     print_line("b\x9b", is_error=True)

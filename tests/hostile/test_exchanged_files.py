@@ -187,7 +187,7 @@ def test_nothing_is_decoded_in_this_process(
     assert is_red(engine.frame(hits[0].clip_id, 0.5))
     assert "<video" in str(hits[0]._repr_html_())
     write_contact_sheet(tmp_path / "sheet.png", engine, results)
-    (cut,) = read_cuts(engine, results, 0.0)
+    (cut,), _ = read_cuts(engine, results, 0.0)
     assert (cut.media.path, cut.media.width) == (str(indexed), 40)
     assert engine.search(Query(video=private), k=1)
     assert engine.search(Query(image=tmp_path / "sheet.png"), k=1)

@@ -358,6 +358,8 @@ def test_bad_memories_second_watchers_and_other_queries_are_refused(
         watch(store, bag, query='"a dog" then "a cat"')
     with pytest.raises(UsageError, match="empty"):
         watch(store, bag, query=" \x00")
+    with pytest.raises(UsageError, match="'yesterday' is a date, and every new file is checked"):
+        watch(store, bag, query="a red car yesterday")
     with pytest.raises(UsageError, match="0 to 1"):
         Alerts(store, ["red"], min_confidence=1.5)
     with watch(store, bag), pytest.raises(UsageError, match="already sends alerts"):

@@ -69,6 +69,17 @@ def test_indexes_changes_once_files_have_settled(tmp_path: Path, runs: list[Inde
     assert [options.drop_missing for options in runs] == [False, True, True, True]
 
 
+def test_indexes_subtitles_that_are_added_later(tmp_path: Path, runs: list[IndexOptions]) -> None:
+    (tmp_path / "a.mp4").touch()
+    subtitles = tmp_path / "a.en.srt"
+    steps = [None, lambda: subtitles.write_bytes(b"1"), None, None, subtitles.unlink, None, None]
+    assert watched(tmp_path, *steps) == 3
+    options = IndexOptions(subtitles=False)
+    script = Script(None, subtitles.touch, None, None)
+    arguments = {"method": object(), "options": options, "wait": script}
+    assert len(list(watch.watch([tmp_path], tmp_path / "store", "model", **arguments))) == 1
+
+
 def test_waits_while_another_process_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -205,6 +205,10 @@ TOWNS = [
     (3, "Paris", "Paris", "Lutetia", 48.85341, 2.3488, "FR", "11", 2138551),
     (4, "Paris", "Paris", "", 33.66094, -95.55551, "US", "TX", 24782),
     (5, "北京", "Beijing", "Peking,北京市", 39.9075, 116.39723, "CN", "22", 18960744),
+    (6, "Seoul", "Seoul", "서울,서울특별시", 37.566, 126.9784, "KR", "11", 10349312),
+    (7, "Łódź", "Lodz", "Лодзь", 51.77058, 19.47395, "PL", "74", 768755),
+    (8, "Yoshkar-Ola", "Yoshkar-Ola", "Йошкар-Ола", 56.63877, 47.89078, "RU", "45", 281248),
+    (9, "Athens", "Athens", "Αθήνα", 37.98376, 23.72784, "GR", "ESYE31", 664046),
 ]
 
 
@@ -228,6 +232,13 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("Paris", 48.85341),
         ("Paris, tx", 33.66094),
         ("北京", 39.9075),
+        # Removing accents changes these in the table, too.
+        ("서울", 37.566),
+        ("Łódź", 51.77058),
+        ("lodz", 51.77058),
+        ("йошкар-ола", 56.63877),
+        ("Αθήνα", 37.98376),
+        ("αθηνα", 37.98376),
     ],
 )
 def test_names_of_places_come_from_a_table(table: Path, name: str, latitude: float) -> None:

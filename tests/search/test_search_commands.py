@@ -306,6 +306,17 @@ def test_saves_results_although_some_files_are_missing(world: Path, tmp_path: Pa
     assert hits["blue.mp4"]["saved"] is None
     assert "1 indexed file no longer exists (first: " in result.stderr
     assert "1 result not saved" in result.stderr
+    saving = ["--save-timeline", str(tmp_path / "cuts.csv")]
+    result = runner.invoke(app, ["search", "red", *store, *saving])
+    assert result.exit_code == 3
+    assert "blue.mp4: " in result.stderr.partition("1 result not saved")[2]
+    (cut,) = (tmp_path / "cuts.csv").read_text("utf-8").splitlines()[1:]
+    assert "red & green.mp4" in cut
+    (tmp_path / "videos" / "red & green.mp4").unlink()
+    (tmp_path / "cuts.csv").unlink()
+    result = runner.invoke(app, ["search", "red", *store, *saving])
+    assert isinstance(result.exception, VideoDecodeError)
+    assert not (tmp_path / "cuts.csv").exists()
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, 4), (1000.0, 1)])

@@ -363,6 +363,17 @@ def test_hostile_names_stay_inside_their_field(tmp_path: Path, kind: str) -> Non
         assert sum(line[:3].isdigit() for line in text.splitlines()) == 1
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_names_keep_spaces_and_joiners(tmp_path: Path, kind: str) -> None:
+    name = "9.41.00\u202fAM 会議\u3000\u06cc\u200c\u06cc 👨\u200d👩.mp4"
+    text = written(tmp_path, kind, [Cut(Media(f"/videos/{name}", PAL, 100), 0, 25)])
+    if kind == "otio":
+        text = json.loads(text)["tracks"]["children"][0]["children"][0]["name"]
+    elif kind == "srt":  # Subtitles have plain spaces.
+        name = "9.41.00 AM 会議 \u06cc\u200c\u06cc 👨\u200d👩.mp4"
+    assert name in text
+
+
 def test_nothing_to_save_and_unknown_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no results"):
         write_timeline(tmp_path / "a.edl", [], "")

@@ -107,6 +107,7 @@ def test_a_clip_its_picture_and_the_store_are_described(
     assert info["files"] == SCENES
     assert info["tags"] == ["even", "odd"]
     assert client.get("/health").json() == {"status": "ok"}
+    assert [client.head(address).status_code for address in ("/health", "/")] == [200, 200]
 
 
 def test_selected_moments_are_written_as_timelines(client: TestClient, clip_id: str) -> None:

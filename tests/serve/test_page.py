@@ -101,6 +101,31 @@ def test_everything_can_be_done_with_keys(browser: object, address: str) -> None
     tab.context.close()
 
 
+def test_going_back_closes_the_player(browser: object, address: str) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=red")
+    page.wait_for_selector("button.card")
+    page.fill("#query", "blue")
+    page.press("#query", "Enter")
+    wait_until(page, "document.querySelector('#heading').textContent === 'blue'")
+    wait_until(page, "document.querySelector('#status').textContent.includes(' ms')")
+    page.click("button.card")
+    page.wait_for_selector("#player[open]")
+    moment = page.url
+    page.go_back()
+    page.wait_for_selector("#player:not([open])", state="attached")
+    wait_until(page, "document.querySelector('#heading').textContent === 'red'")
+    assert "clip=" in moment
+    assert page.url.endswith("/?q=red")
+    page.go_forward()  # To the search, with the moment that was playing.
+    wait_until(page, "document.querySelector('#heading').textContent === 'blue'")
+    page.wait_for_selector("#player[open]")
+    assert page.url == moment
+    assert tab.problems == []
+    tab.context.close()
+
+
 @pytest.mark.slow
 def test_parts_and_steps_are_built_without_syntax(
     browser: object, address: str, tmp_path: Path

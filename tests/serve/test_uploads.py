@@ -50,6 +50,31 @@ def test_a_picture_and_a_video_find_what_they_show(
     assert len(found.json()["hits"]) == 2
 
 
+def test_a_cancelled_upload_is_no_error_of_the_service(
+    open_client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = [{"type": "http.request", "body": b"abc", "more_body": True}]
+    responses = []
+
+    async def receive() -> dict[str, object]:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, object]) -> None:
+        responses.append(message)
+
+    path = "/api/search/image"
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
+        "raw_path": path.encode(), "root_path": "", "query_string": b"",
+        "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1), "server": None,
+    }  # fmt: skip
+    assert open_client.portal is not None
+    open_client.portal.call(open_client.app, scope, receive, send)
+    assert responses[0]["status"] == 499
+    assert not caplog.records
+    assert 'status="499"' in open_client.get("/metrics").text
+
+
 def test_bad_uploads_are_refused_without_telling_where_they_lay(open_client: TestClient) -> None:
     for content in (b"", b"not a picture", b"\xff\xd8\xff" + bytes(100)):
         for kind in ("image", "video"):

@@ -160,6 +160,17 @@ def test_only_the_indexed_content_is_sent(own_demo: DemoStore) -> None:
     assert served(own_demo, "scene 10.mp4") == 200
 
 
+def test_an_export_names_the_file_that_is_gone(own_demo: DemoStore) -> None:
+    engine = own_demo.open()
+    hits = engine.search("red", k=50)
+    moments = [{"clip_id": hit.clip_id, "start": 0, "end": 1} for hit in hits]
+    (own_demo.videos / "town" / "scene 08.mp4").unlink()
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
+        answer = client.post("/api/export", json={"moments": moments, "format": "edl"})
+    assert answer.status_code == 410
+    assert answer.json()["error"]["message"].startswith("scene 08.mp4: the file is no longer")
+
+
 def test_a_folder_exchanged_for_a_link_while_it_is_opened_leads_nowhere(
     own_demo: DemoStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,15 @@ def test_similar_frames_are_read_once(tmp_path: Path) -> None:
     assert distinct_frames(path, 50.0, 60.0) == []
 
 
+def test_no_frame_of_a_transport_stream_is_skipped(tmp_path: Path) -> None:
+    """A seek may land after its target, since transport streams have no index."""
+    frames = np.repeat(np.arange(0, 240, 40, dtype=np.uint8), 10)[:, None, None, None]
+    frames = np.broadcast_to(frames, (60, 48, 64, 3))
+    write_video(tmp_path / "film.ts", frames, 10, options={"g": "30", "sc_threshold": "0"})
+    first, *_ = distinct_frames(tmp_path / "film.ts", 2.0, 4.0)
+    assert first.start < 2.2
+
+
 def test_codec_noise_is_not_a_change(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     frames = torch.randint(100, 108, (12, 3, 48, 64), generator=generator, dtype=torch.uint8)

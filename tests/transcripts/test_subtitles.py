@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from eaglenet.transcripts.lines import MAX_CHARACTERS, TranscriptLine
-from eaglenet.transcripts.subtitles import MAX_BYTES, SubtitleFinder, language_of, read_subtitles
+from eaglenet.transcripts.subtitles import (
+    MAX_BYTES,
+    SubtitleFinder,
+    format_subtitles,
+    language_of,
+    read_subtitles,
+)
 
 SRT = (
     "1\n00:00:01,500 --> 00:00:03,250\n<i>Gr\u00fc\u00dfe</i> &amp; K\u00fcsse\n\n"
@@ -124,6 +130,50 @@ def test_keeps_numbers_and_drops_notes_after_a_blank_line(tmp_path: Path) -> Non
     assert [line.text for line in lines] == ["How many? 42", "7"]
     vtt = "WEBVTT\n\n00:01.000 --> 00:02.000\nfirst\n\nNOTE not shown\n\n00:03.000 --> 00:04.000\n"
     assert [line.text for line in read_subtitles(write(tmp_path / "a.vtt", vtt))] == ["first"]
+
+
+def test_hours_of_recordings_longer_than_four_days(tmp_path: Path) -> None:
+    cue = "99:59:59{0}000 --> 100:00:01{0}500\nlate\n\n120:30:00{0}000 --> 120:30:01{0}000\nlater\n"
+    times = [(359_999.0, 360_001.5), (433_800.0, 433_801.0)]
+    for name, text in (("a.srt", cue.format(",")), ("a.vtt", "WEBVTT\n\n" + cue.format("."))):
+        lines = read_subtitles(write(tmp_path / name, text))
+        assert [(line.start, line.end) for line in lines] == times
+    saved = write(tmp_path / "saved.srt", format_subtitles(lines))
+    assert read_subtitles(saved) == lines
+
+
+def test_reads_automatic_captions_of_youtube(tmp_path: Path) -> None:
+    """They begin with a line of one space, and have the time of each word."""
+    vtt = (
+        "WEBVTT\nKind: captions\nLanguage: en\n\n"
+        "00:00:00.160 --> 00:00:02.389 align:start position:0%\n \n"
+        "so<00:00:00.320><c> good</c><00:00:01.500><c> morning</c>\n\n"
+        "00:00:02.389 --> 00:00:02.399 align:start position:0%\nso good morning\n \n"
+    )
+    lines = read_subtitles(write(tmp_path / "a.vtt", vtt))
+    assert [(line.start, line.text) for line in lines] == [
+        (0.16, "so good morning"),
+        (2.389, "so good morning"),
+    ]
+
+
+def test_text_may_contain_times_and_comparisons(tmp_path: Path) -> None:
+    times = "00:00:01,000 --> 00:00:02,000"
+    for text, expected in (
+        ("from 10:00:00,5 to 11:00:00,5\nrow two", "from 10:00:00 5 to 11:00:00 5 row two"),
+        ("2 < 3 and 5 > 4", "2 < 3 and 5 > 4"),
+        ("I <3 you > all", "I <3 you > all"),
+        ('<font color="red">a</font> <00:00:01.500>b', "a b"),
+    ):
+        (line,) = read_subtitles(write(tmp_path / "a.srt", f"1\n{times}\n{text}\n"))
+        assert (line.start, line.text) == (1.0, expected)
+
+
+def test_line_ends_that_were_converted_twice(tmp_path: Path) -> None:
+    srt = "1\r\r\n00:00:01,000 --> 00:00:02,000\r\r\na\r\r\nb\r\r\n\r\r\n2\r\r\n"
+    path = tmp_path / "a.srt"
+    path.write_bytes(f"{srt}00:00:03,000 --> 00:00:04,000\r\r\nc\r\r\n".encode())
+    assert [line.text for line in read_subtitles(path)] == ["a b", "c"]
 
 
 def test_one_invalid_event_does_not_hide_the_others(tmp_path: Path) -> None:

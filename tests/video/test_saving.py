@@ -22,10 +22,10 @@ TONES = [300, 500, 700, 900, 1100, 1300]
 """Hertz, one for each second."""
 
 
-def film(path: Path, keyframes: int) -> Path:
+def film(path: Path, keyframes: int, b_frames: int = 0) -> Path:
     """Write a video that gets lighter, with another tone in every second and some keyframes."""
     with av.open(str(path), "w") as container:
-        options = {"g": str(keyframes), "bf": "0"}
+        options = {"g": str(keyframes), "bf": str(b_frames), "b_strategy": "0", "sc_threshold": "0"}
         pictures = container.add_stream("libx264", rate=FPS, options=options)
         pictures.width, pictures.height, pictures.pix_fmt = 64, 48, "yuv420p"
         sound = container.add_stream("aac", rate=RATE, layout="mono")
@@ -84,6 +84,58 @@ def test_saved_clip_has_video_and_audio(
     assert probe(target).duration == pytest.approx(1.9 + early, abs=0.15)
     assert tone(target, 0.1, 0.7) == pytest.approx(TONES[2], abs=20)
     assert tone(target, 1.1 + early, 1.7 + early) == pytest.approx(TONES[3], abs=20)
+
+
+@pytest.mark.parametrize("name", ["film.mp4", "film.mkv"])
+@pytest.mark.parametrize("b_frames", [1, 3])
+def test_a_copied_clip_has_all_frames(tmp_path: Path, name: str, b_frames: int) -> None:
+    """Matroska has no decoding times, and the demuxer invents none for the first packets."""
+    source = film(tmp_path / name, 20, b_frames)
+    for start, end, first in ((0.0, 2.0, 0), (2.2, 4.0, 20)):  # Copied from 0 and 2 s.
+        content = encode_moment(MomentRequest(str(source), start, end)).tobytes()
+        with av.open(io.BytesIO(content)) as container:
+            frames = list(container.decode(video=0))
+        times = [number / FPS for number in range(20)]
+        assert [frame.time for frame in frames] == pytest.approx(times)
+        greys = [4 * number for number in range(first, first + 20)]
+        means = [frame.to_ndarray(format="gray").mean() for frame in frames]
+        assert means == pytest.approx(greys, abs=3)
+
+
+@pytest.mark.parametrize("keyframes", [5, 10, 30])
+def test_a_clip_of_a_transport_stream_has_all_frames(tmp_path: Path, keyframes: int) -> None:
+    """A seek may land after its target, since transport streams have no index."""
+    source = film(tmp_path / "film.ts", keyframes)
+    for start in (0.0, 1.0, 2.0, 3.3):
+        content = encode_moment(MomentRequest(str(source), start, start + 1.5)).tobytes()
+        with av.open(io.BytesIO(content)) as container:
+            frames = list(container.decode(video=0))
+        assert len(frames) >= 15
+        # The audio may begin a frame before the video.
+        grey = frames[0].to_ndarray(format="gray").mean()
+        assert grey == pytest.approx(4 * FPS * start, abs=8)
+
+
+@pytest.mark.parametrize("name", ["film.mov", "film.mkv"])
+def test_a_copied_hevc_clip_plays_on_devices_of_apple(tmp_path: Path, name: str) -> None:
+    """Telephones write hvc1; FFmpeg's default is hev1, which QuickTime and Safari refuse."""
+    source = tmp_path / name
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("libx265", rate=FPS)
+        stream.options = {"x265-params": "log-level=none"}
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        if name.endswith(".mov"):
+            stream.codec_context.codec_tag = "hvc1"
+        for number in range(2 * FPS):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 4 * number, np.uint8), "rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, FPS)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    content = encode_moment(MomentRequest(str(source), 0.0, 1.0)).tobytes()
+    with av.open(io.BytesIO(content)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.codec_tag) == ("hevc", "hvc1")
+        assert len(list(container.decode(stream))) >= 8
 
 
 def test_saves_a_clip_after_frames_that_are_wrongly_marked_as_keyframes(tmp_path: Path) -> None:

@@ -434,6 +434,7 @@ def _report(
 
 def _write_files(engine: Engine, results: list[SearchResult], output: OutputOptions) -> list[str]:
     """Write the files of all results; return problems with moments that were left out."""
+    problems: list[str] = []
     if output.html is not None:
         from eaglenet.search.export import write_page
 
@@ -446,15 +447,15 @@ def _write_files(engine: Engine, results: list[SearchResult], output: OutputOpti
         from eaglenet.search.export import read_cuts
         from eaglenet.search.timelines import write_timeline
 
-        cuts = read_cuts(engine, results, output.padding)
+        cuts, problems = read_cuts(engine, results, output.padding)
         title = ", ".join(result.title for result in results)
         write_timeline(output.save_timeline, cuts, title)
     if output.save_reel is not None:
         from eaglenet.search.export import write_reel
 
         hits = [hit for result in results for hit in result.hits]
-        return write_reel(engine, output.save_reel, hits, output.padding)
-    return []
+        problems += write_reel(engine, output.save_reel, hits, output.padding)
+    return problems
 
 
 def _print_result(

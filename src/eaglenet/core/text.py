@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Callable, Iterable
 
 
@@ -15,13 +16,37 @@ def without_surrogates(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+_JOINERS = "\u200c\u200d"
+
+
+def replace_invisible(text: str, replace: Callable[[str], str]) -> str:
+    """Replace line breaks, control characters (C0 and C1) and marks that change text direction.
+
+    All spaces stay: names on macOS contain narrow ones, Japanese names wide ones. So do joiners
+    after other scripts and emoji, where they are part of the writing.
+
+    >>> replace_invisible("two\\nlines", lambda _: "?")
+    'two?lines'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable()
+        or unicodedata.category(char) == "Zs"
+        or (char in _JOINERS and not text[index - 1 : index].isascii())
+        else replace(char)
+        for index, char in enumerate(text)
+    )
+
+
 def escape_line(text: str) -> str:
-    """Escape line breaks, control characters (C0 and C1) and marks that change text direction.
+    """Escape what :func:`replace_invisible` replaces.
 
     >>> escape_line("two\\nlines, \\x1b[31mred, \\x9b31mred, \\u202egnp.exe")
     'two\\\\nlines, \\\\x1b[31mred, \\\\x9b31mred, \\\\u202egnp.exe'
     """
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return replace_invisible(text, lambda char: repr(char)[1:-1])
 
 
 def escape_lines(text: str) -> str:

@@ -477,6 +477,11 @@ def _plain_text(text: str) -> str:
     query = parse(clean_text(text))
     if not isinstance(query, Query) or query.text is None:
         raise UsageError(f"--alert {text!r:.80}: confidence is measured for plain texts only")
+    if query.dates is not None:
+        raise UsageError(
+            f"--alert {text!r:.80}: {query.dates.phrase!r} is a date, and every new file is "
+            "checked; leave it out"
+        )
     return query.text
 
 

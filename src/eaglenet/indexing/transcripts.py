@@ -43,8 +43,9 @@ from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
 from eaglenet.video.worker import valid_reason
 
-READER = "subtitles 1"
-"""Changed when subtitles are parsed differently, so that all are read again."""
+FILE_READER, EMBEDDED_READER = "subtitles 2", "subtitles 1"
+"""Changed when subtitles are parsed differently, so that all are read again; for embedded ones, all
+videos are read."""
 COMMIT_LINES = 5_000
 """Maximum lines held in memory; after a crash, their sources are read again."""
 COMMIT_WINDOWS = 500
@@ -158,7 +159,7 @@ class TranscriptRun:
         if previous is not None and (previous.size, previous.modified_ns, previous.reader) == (
             file.size,
             file.modified_ns,
-            READER,
+            FILE_READER,
         ):
             if previous.status == "done":
                 return
@@ -166,7 +167,7 @@ class TranscriptRun:
                 self.known_problems[file.path] = previous.reason
                 return
         version = file.size, file.modified_ns
-        source = Source(content, "subtitle", file.path, *version, READER, "done")
+        source = Source(content, "subtitle", file.path, *version, FILE_READER, "done")
         lines: list[TranscriptLine] = []
         try:
             # The file may have become a link since it was listed.
@@ -205,7 +206,7 @@ class TranscriptRun:
         return share_stored(file, self.writer.manifest.roots)
 
     def _add_embedded(self, content: str, path: str, subtitles: EmbeddedSubtitles) -> None:
-        source = Source(content, "subtitle", "", 0, 0, READER, "done")
+        source = Source(content, "subtitle", "", 0, 0, EMBEDDED_READER, "done")
         if subtitles.problem:
             self.problems[path] = problem = valid_reason(subtitles.problem)
             source = replace(source, status="failed", reason=problem)
@@ -222,7 +223,7 @@ class TranscriptRun:
         key: SourceKey = (content, "subtitle", "")
         pending_source = self._pending_sources.get(key)
         source = pending_source.source if pending_source is not None else self.sources.get(key)
-        if source is None or source.reader != READER:
+        if source is None or source.reader != EMBEDDED_READER:
             return False
         if source.status == "failed":
             if self.retry and pending_source is None:

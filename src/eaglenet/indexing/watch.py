@@ -11,8 +11,9 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import StoreLockedError, UsageError
@@ -22,6 +23,7 @@ from eaglenet.indexing.model import ModelSource
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexReport, OnProgress
 from eaglenet.store.disk import is_network_disk
+from eaglenet.transcripts.subtitles import SUFFIXES
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -65,12 +67,15 @@ def watch(
     while True:
         current = scan(roots, store, options) if guard.is_safe() else None
         if current is not None:
+            num_videos = len(current)
+            if options.subtitles:
+                current = current | scan_subtitles(current)
             changed_at = changed_at if current != indexed_state else time.monotonic()
             is_settled = current == previous or indexed_state is None
             is_late = time.monotonic() - changed_at > MAX_DELAY
             if (
                 current != indexed_state
-                and guard.is_plausible(len(current))
+                and guard.is_plausible(num_videos)
                 and (is_settled or is_late)
             ):
                 drop_missing = options.drop_missing or indexed_state is not None
@@ -111,6 +116,18 @@ def scan(roots: Sequence[Path], store: str | Path, options: IndexOptions) -> Sta
     except (OSError, UsageError) as error:
         logger.warning("%s; scanning again later", error)
         return None
+
+
+def scan_subtitles(videos: Iterable[str]) -> State:
+    """Return the subtitle files in the folders of videos."""
+    state: State = {}
+    for folder in {os.path.dirname(path) for path in videos}:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if PurePath(entry.name).suffix.lower() in SUFFIXES and entry.is_file():
+                    status = entry.stat()
+                    state[entry.path] = status.st_size, status.st_mtime_ns
+    return state
 
 
 class MountGuard:

@@ -144,8 +144,14 @@ def _draw_text(
     ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
 
 
-def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -> list[Cut]:
-    """Return the cuts of a timeline; a sandboxed process reads frame rates and timecodes."""
+def read_cuts(
+    engine: Engine, results: Sequence[SearchResult], padding: float
+) -> tuple[list[Cut], list[str]]:
+    """Return the cuts of a timeline, and the problems of files that cannot be read.
+
+    Their hits are left out. If no file can be read, the first error is raised. A sandboxed process
+    reads frame rates and timecodes.
+    """
     limits = Limits()
     process = IsolatedProcess(read_media_values, limits.memory, limits.seconds, check_media_values)
 
@@ -157,12 +163,28 @@ def read_cuts(engine: Engine, results: Sequence[SearchResult], padding: float) -
                 raise VideoDecodeError(hit.path, str(error)) from None
         return values.media(hit.path)
 
+    sources: dict[str, Media] = {}
+    errors: dict[str, VideoDecodeError] = {}
     with closing(process):
-        return [
-            cut
-            for result in results
-            for cut in make_cuts(result.hits, result.title, padding=padding, read=read)
-        ]
+        for hit in (hit for result in results for hit in result.hits):
+            if hit.duration and hit.path not in sources and hit.path not in errors:
+                try:
+                    sources[hit.path] = read(hit)
+                except VideoDecodeError as error:
+                    errors[hit.path] = error
+    cuts = [
+        cut
+        for result in results
+        for cut in make_cuts(
+            [hit for hit in result.hits if hit.path not in errors],
+            result.title,
+            padding=padding,
+            read=lambda hit: sources[hit.path],
+        )
+    ]
+    if errors and not cuts:
+        raise next(iter(errors.values()))
+    return cuts, [str(error) for error in errors.values()]
 
 
 def write_reel(engine: Engine, path: Path, hits: Sequence[Hit], padding: float) -> list[str]:

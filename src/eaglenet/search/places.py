@@ -75,12 +75,13 @@ def _look_up(path: Path, modified_ns: int, text: str) -> Place | None:
     The code of a country or region may follow a comma: ``paris, us``, ``paris, tx``.
     """
     name, _, code = (part.strip() for part in text.partition(","))
+    # Their ASCII form is in the line as well, and folding all lines takes seconds.
+    prepare = str.lower if name.isascii() else fold_accents
     best: tuple[int, Place] | None = None
     # "replace" keeps one damaged name from hiding all others.
     with path.open(encoding="utf-8", errors="replace", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
-            # The ASCII form is in the line as well; folding all lines would take seconds.
-            if name not in line.lower():
+            if name not in prepare(line):
                 continue
             columns = line.rstrip("\n").split("\t")
             if len(columns) != NUM_COLUMNS:

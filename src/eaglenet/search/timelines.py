@@ -12,6 +12,7 @@ import io
 import json
 import math
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -270,7 +271,7 @@ def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
     if not cuts:
         raise UsageError("no results to save; search for something that is in the store")
     rates = Counter(cut.media.rate for cut in cuts)
-    line = " ".join("".join(c if c.isprintable() else " " for c in title).split())
+    line = " ".join(_one_line(title, " ").split())
     return FORMATS[kind](_Timeline(line, rates.most_common(1)[0][0], cuts))
 
 
@@ -338,7 +339,7 @@ def _fcpxml(timeline: _Timeline) -> str:
                 resources,
                 "asset",
                 id=assets[media.path],
-                name=_xml_text(media.name),
+                name=_one_line(media.name),
                 start=_rational(media.start / media.rate),
                 duration=_rational(media.num_frames / media.rate),
                 hasVideo="1",
@@ -348,7 +349,7 @@ def _fcpxml(timeline: _Timeline) -> str:
             SubElement(asset, "media-rep", kind="original-media", src=file_url(media.path))
     library = SubElement(root, "library")
     event = SubElement(library, "event", name="eaglenet")
-    project = SubElement(event, "project", name=_xml_text(timeline.title))
+    project = SubElement(event, "project", name=_one_line(timeline.title))
     lengths = timeline.lengths()
     sequence = SubElement(
         project,
@@ -366,7 +367,7 @@ def _fcpxml(timeline: _Timeline) -> str:
             spine,
             "asset-clip",
             ref=assets[media.path],
-            name=_xml_text(media.name),
+            name=_one_line(media.name),
             offset=_rational(offset / timeline.rate),
             start=_rational((media.start + cut.first) / media.rate),
             duration=_rational(length / timeline.rate),
@@ -381,7 +382,7 @@ def _xmeml(timeline: _Timeline) -> str:
     root = Element("xmeml", version="5")
     sequence = SubElement(root, "sequence", id="sequence-1")
     lengths = timeline.lengths()
-    _add(sequence, "name", _xml_text(timeline.title))
+    _add(sequence, "name", _one_line(timeline.title))
     _add(sequence, "duration", sum(lengths))
     _add_rate(sequence, timeline.rate)
     media_element = SubElement(sequence, "media")
@@ -393,7 +394,7 @@ def _xmeml(timeline: _Timeline) -> str:
         kinds = [kind for kind in tracks if kind == "video" or cut.media.has_audio]
         for kind in kinds:
             item = SubElement(tracks[kind], "clipitem", id=f"{kind}-{number}")
-            _add(item, "name", _xml_text(cut.media.name))
+            _add(item, "name", _one_line(cut.media.name))
             _add(item, "duration", cut.media.num_frames)
             _add_rate(item, cut.media.rate)
             for name, value in (
@@ -422,7 +423,7 @@ def _add_xmeml_file(item: Element, media: Media, files: dict[str, str]) -> None:
         return
     files[media.path] = f"file-{len(files) + 1}"
     file = SubElement(item, "file", id=files[media.path])
-    _add(file, "name", _xml_text(media.name))
+    _add(file, "name", _one_line(media.name))
     _add(file, "pathurl", file_url(media.path))
     _add(file, "duration", media.num_frames)
     _add_rate(file, media.rate)
@@ -505,7 +506,7 @@ def _cell(text: str) -> str:
 
 
 def _m3u8(timeline: _Timeline) -> str:
-    """Format as a playlist for VLC and mpv, with start and stop times."""
+    """Format as a playlist for VLC; other players ignore the start and stop times."""
     lines = ["#EXTM3U"]
     for cut in timeline.cuts:
         rate = cut.media.rate
@@ -557,14 +558,18 @@ def _xml(root: Element, doctype: str) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{doctype}\n{body}\n'
 
 
-def _xml_text(text: str) -> str:
-    """Replace characters that XML cannot contain."""
-    return "".join(c if c.isprintable() and not "\ufdd0" <= c <= "\ufdef" else "?" for c in text)
-
-
 def _rational(seconds: Fraction | int) -> str:
     return f"{Fraction(seconds)}s"  # "2s" or "1001/30000s".
 
 
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
+def _one_line(text: str, replacement: str = "?") -> str:
+    """Replace line breaks, control characters, and characters that XML cannot contain.
+
+    All others stay, also invisible ones: editors look for the file by its name.
+    """
+    return "".join(
+        replacement
+        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or ord(char) & 0xFFFE == 0xFFFE
+        else char
+        for char in text
+    )

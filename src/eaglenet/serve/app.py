@@ -57,6 +57,7 @@ pages = APIRouter()
 
 
 @pages.get("/", include_in_schema=False)
+@pages.head("/", include_in_schema=False)
 async def page(request: Request) -> Response:
     """Send the search page, or the login page to clients without the cookie."""
     tokens = state_of(request).tokens
@@ -102,6 +103,7 @@ async def icon(request: Request) -> Response:
 
 
 @pages.get("/health", tags=["service"], responses=error_responses(403, 421, 500))
+@pages.head("/health", include_in_schema=False)  # Many monitors send it.
 async def health() -> HealthBody:
     """Report that the service is running."""
     return HealthBody(status="ok")

@@ -42,7 +42,7 @@ from starlette.routing import Route
 
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
-from eaglenet.core.text import list_unknown
+from eaglenet.core.text import list_unknown, replace_invisible
 from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
@@ -175,7 +175,7 @@ def visible_text(text: str, limit: int = MAX_TEXT) -> str:
     >>> visible_text("a\\x1b[31m\\ud800\\n" + 999 * "b", 6)
     'a?[31m...'
     """
-    line = "".join(c if c.isprintable() else "?" for c in text)
+    line = replace_invisible(text, lambda _: "?")
     return line if len(line) <= limit else f"{line[:limit]}..."
 
 

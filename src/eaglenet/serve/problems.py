@@ -13,6 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from eaglenet.core.errors import (
@@ -104,6 +106,12 @@ def add_handlers(app: FastAPI) -> None:
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(EagleNetError)(_eaglenet_error)
     app.exception_handler(ObjectError)(_unreachable)
+    app.exception_handler(ClientDisconnect)(_disconnected)
+
+
+async def _disconnected(request: Request, error: Exception) -> Response:
+    """Answer a client that left while it was sending; the status is for the metrics only."""
+    return Response(status_code=499)
 
 
 async def _http_problem(request: Request, error: HTTPException) -> JSONResponse:

@@ -148,7 +148,12 @@ class TimelineExports:
 
     async def _read(self, hit: Hit) -> Media:
         async with self._lock:
-            video = await self.videos.open(hit.clip_id)
+            try:
+                video = await self.videos.open(hit.clip_id)
+            except Problem as problem:
+                # A client cannot tell which of its moments has no file.
+                problem.detail = f"{Path(hit.path).name}: {problem.detail}"
+                raise
             shared_file = SharedFile(f"{hit.clip_id}{Path(hit.path).suffix}", video.descriptor)
             try:
                 if self._reader is None:

@@ -23,8 +23,7 @@ from eaglenet.transcripts.lines import TranscriptLine, analyse, clean_lines
 from eaglenet.video.containers import is_image
 from eaglenet.video.images import image_pixels
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.reader import decode_through
-from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.source import VideoSource, decode_from, open_video
 
 FRAME_SECONDS = 1.0
 """Seconds between the frames that are compared."""
@@ -61,8 +60,7 @@ def _distinct(source: VideoSource, start: float, end: float) -> list[DistinctFra
     frames: list[DistinctFrame] = []
     blocks: NDArray[np.float32] | None = None
     next_time = last_seconds = start
-    first = source.zero + int(Fraction(start) / source.tick) if start else None
-    for ticks, frame in decode_through(source, first):
+    for ticks, frame in decode_from(source, source.zero + int(Fraction(start) / source.tick)):
         seconds = source.seconds(ticks)
         if seconds >= end:
             break

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import io
 import os
 import re
 import warnings
@@ -28,7 +29,9 @@ SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
 """Columns of SubStation events without a ``Format:`` line."""
 _TIME = re.compile(r"(\d:\d{1,2})[.,](?=\d)")
-_TAG = re.compile(r"<[^<>]{0,200}>")
+_TAG = re.compile(r"<(?:/?[a-zA-Z]|\d{1,4}:)[^<>]{0,200}>")
+_TIME_TAG = re.compile(r"<\d[\d:.]{0,20}>")
+"""Time of a word in WebVTT; pysubs2 takes a row with two of them for the times of a cue."""
 _STYLE = re.compile(r"\{\\[^{}]{0,500}\}")
 _DRAWING = re.compile(r"\\p[1-9]")
 
@@ -76,15 +79,29 @@ def decode(content: bytes) -> str:
 def parse_subtitles(text: str, *, is_substation: bool = False) -> Iterator[TranscriptLine]:
     """Parse SubRip and WebVTT, or SubStation Alpha."""
     from pysubs2 import SSAFile
+    from pysubs2.formats.subrip import SubripFormat
+
+    class Subrip(SubripFormat):
+        # pysubs2 reads the last two digits of the hours only: "100:00:01" as 0 hours.
+        TIMESTAMP = re.compile(r"(\d{1,4}):(\d{1,2}):(\d{1,2})[.,](\d{1,3})")
 
     # splitlines() would also split at characters that occur inside lines.
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    bounded_lines = _bounded_events(lines) if is_substation else _bounded_cues(lines)
-    kind = "ass" if is_substation else "vtt" if text.lstrip().startswith("WEBVTT") else "srt"
+    # Programs that convert line ends twice write "\r\r\n".
+    lines = re.sub("\r{1,2}\n|\r", "\n", text).split("\n")
+    is_webvtt = not is_substation and text.lstrip().startswith("WEBVTT")
+    bounded_lines = (
+        _bounded_events(lines) if is_substation else _bounded_cues(lines, is_webvtt=is_webvtt)
+    )
+    bounded_text = "\n".join(bounded_lines)
     # plain_text() removes the tags, since the patterns of pysubs2 take quadratic time.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # They are about lines that are not cues, which are common.
-        events = SSAFile.from_string("\n".join(bounded_lines), format_=kind, keep_html_tags=True)
+        if is_substation or is_webvtt:
+            kind = "ass" if is_substation else "vtt"
+            events = SSAFile.from_string(bounded_text, format_=kind, keep_html_tags=True)
+        else:
+            events = SSAFile()
+            Subrip.from_file(events, io.StringIO(bounded_text), "srt", keep_html_tags=True)
     for event in events:
         yield TranscriptLine(event.start / 1000, event.end / 1000, event_text(event.text))
 
@@ -111,7 +128,10 @@ def format_subtitles(lines: Iterable[TranscriptLine], *, is_webvtt: bool = False
 
 def _cue_row(text: str) -> str:
     """Change a row of text so that no reader mistakes it for the times of a cue."""
-    row = " ".join(text.split()).replace("-->", "->")
+    return _without_times(" ".join(text.split()).replace("-->", "->"))
+
+
+def _without_times(row: str) -> str:
     return _TIME.sub(r"\1 ", row) if len(_TIME.findall(row)) > 1 else row
 
 
@@ -121,11 +141,11 @@ def _cue_time(seconds: float, point: str) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{second:02}{point}{milliseconds:03}"
 
 
-def _bounded_cues(lines: list[str]) -> Iterator[str]:
+def _bounded_cues(lines: list[str], *, is_webvtt: bool) -> Iterator[str]:
     """Yield the cues of SubRip or WebVTT: times, text up to a blank line, and a number line.
 
     pysubs2 reads all lines up to the next cue as text, including notes and styles, and removes a
-    number from the end.
+    number from the end. In WebVTT, a line of spaces is text: captions of YouTube begin with one.
     """
     num_cues = remaining_lines = 0
     for line in (*lines, ""):
@@ -134,9 +154,9 @@ def _bounded_cues(lines: list[str]) -> Iterator[str]:
             if num_cues > MAX_LINES:
                 return
             yield line
-        elif remaining_lines and line.strip():
+        elif remaining_lines and (line if is_webvtt else line.strip()):
             remaining_lines -= 1
-            yield line
+            yield _without_times(_TIME_TAG.sub("", line))
         elif remaining_lines:
             remaining_lines = 0
             yield from ("", "0")

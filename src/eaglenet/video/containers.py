@@ -249,3 +249,27 @@ def _head(path: Path) -> bytes:
 
 def _has_image_brand(head: bytes) -> bool:
     return head[4:8] == b"ftyp" and head[8:12] in IMAGE_BRANDS
+
+
+class DecodingClock:
+    """Decoding times of the packets of one stream that are copied into another container.
+
+    Matroska has none; after a seek, the demuxer guesses them from a few frames, but not those of
+    the first packets, and so not that of the keyframe, if frames are shown in another order.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        delay = getattr(stream.codec_context, "has_b_frames", 0) or 0
+        self._lead = round(delay / (stream.average_rate or 25) / stream.time_base) if delay else 0
+        self._last: int | None = None
+
+    def time(self, packet: Any) -> int | None:
+        """Return the decoding time of the next packet; None if it cannot have one."""
+        time = packet.dts
+        if time is None:
+            time = packet.pts - self._lead if self._last is None else self._last + 1
+        time = int(min(time, packet.pts))
+        if self._last is not None and time <= self._last:
+            return None
+        self._last = time
+        return time

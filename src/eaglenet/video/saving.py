@@ -14,7 +14,7 @@ import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
-from eaglenet.video.containers import is_image, pyav
+from eaglenet.video.containers import DecodingClock, is_image, pyav
 from eaglenet.video.images import pixels_to_image, tile_images
 from eaglenet.video.input_file import InputFile, SharedFile
 from eaglenet.video.limits import Limits
@@ -32,6 +32,8 @@ COPIED_AUDIO = ("aac", "mp3", "ac3", "eac3", "opus")
 """Codecs that players accept in an MP4."""
 COPIED_FROM = ("mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm")
 """Containers whose packets have display times."""
+IN_BAND_TAGS = ("hev1", "dvhe")
+"""Tags of HEVC whose parameter sets may be among the frames instead of in the header."""
 GIF_RATE, GIF_SIDE = 8, 240
 """Frames per second, and shorter side in pixels."""
 SHEET_COLUMNS, SHEET_ROWS, SHEET_SIDE = 4, 3, 180
@@ -115,11 +117,16 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
     with contextlib.closing(source.reopen()) as reader:
         streams = [reader.stream, *reader.container.streams.audio[:1]]
         outputs = {stream.index: container.add_stream_from_template(stream) for stream in streams}
+        context = reader.stream.codec_context
+        if context.name == "hevc" and context.codec_tag not in IN_BAND_TAGS:
+            # Players of Apple refuse the default of FFmpeg, hev1.
+            outputs[reader.stream.index].codec_context.codec_tag = "hvc1"
         zero, end = begin * source.tick, last * source.tick
         reader.container.seek(begin, stream=reader.stream)
         open_streams = set(outputs)
+        clocks = {stream.index: DecodingClock(stream) for stream in streams}
         for packet in reader.container.demux(streams):
-            if packet.dts is None or packet.pts is None:
+            if packet.pts is None:
                 continue
             number, tick = packet.stream.index, Fraction(packet.time_base)
             # The first frame past the end closes its stream: later packets that are shown before
@@ -129,8 +136,10 @@ def _copy(source: VideoSource, container: Any, begin: int, last: Fraction) -> No
                 if not open_streams:
                     break
             elif packet.pts * tick >= zero and number in open_streams:
-                shift = round(zero / tick)
-                packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
+                shift, dts = round(zero / tick), clocks[number].time(packet)
+                if dts is None:
+                    continue
+                packet.pts, packet.dts = packet.pts - shift, dts - shift
                 packet.stream = outputs[number]
                 container.mux(packet)
 

@@ -406,3 +406,26 @@ def open_video(
         raise VideoDecodeError(path, f"decoding failed ({cause})") from error
     finally:
         source.close(is_reusable=is_reusable)
+
+
+SEEK_MARGINS = (0, 2, 10, 60)
+"""Seconds before the start to seek to, tried in order; the start of the file comes last."""
+
+
+def decode_from(source: VideoSource, start: Fraction | int) -> Iterator[tuple[int, Any]]:
+    """Yield the frames of :func:`decode_through` from one at or before ``start`` on.
+
+    Some files mark frames as keyframes that cannot be decoded without earlier ones, and in a
+    transport stream a seek may land after its target.
+    """
+    for margin in SEEK_MARGINS:
+        position = int(start - margin / source.tick)
+        if position <= source.zero:
+            break
+        frames = decode_through(source, position)
+        opening = next(frames, None)
+        if opening is not None and opening[0] <= start:
+            yield opening
+            yield from frames
+            return
+    yield from decode_through(source)

@@ -34,7 +34,7 @@ from eaglenet.core.platform import (
     lower_priority,
 )
 from eaglenet.video.audio import AudioFormat, Resampler
-from eaglenet.video.containers import load_pyav, open_input, pyav, video_stream
+from eaglenet.video.containers import DecodingClock, load_pyav, open_input, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
 
 MAX_WIDTH, MAX_HEIGHT, MAX_RATE = 1280, 720, 60
@@ -78,22 +78,15 @@ class StreamCopy:
         self.source, self.target, self.begin = source, target, begin
         self.stream = target.add_stream_from_template(stream)
         self.shift = round((begin + source.zero) / stream.time_base)
-        self.last: int | None = None
-        delay = getattr(stream.codec_context, "has_b_frames", 0) or 0
-        self.lead = round(delay / (stream.average_rate or 25) / stream.time_base) if delay else 0
+        self.clock = DecodingClock(stream)
 
     def take(self, packet: Any) -> None:
         seconds = self.source.seconds(packet)
         if seconds is None or seconds < self.begin:
             return
-        # Matroska has no decoding times; after a seek, the demuxer guesses them from a few frames.
-        dts = packet.dts
+        dts = self.clock.time(packet)
         if dts is None:
-            dts = packet.pts - self.lead if self.last is None else self.last + 1
-        dts = min(dts, packet.pts)
-        if self.last is not None and dts <= self.last:
             return
-        self.last = dts
         packet.pts, packet.dts = packet.pts - self.shift, dts - self.shift
         packet.stream = self.stream
         self.target.mux(packet)

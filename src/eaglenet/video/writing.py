@@ -15,9 +15,8 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.video.audio import AudioFormat, Samples, decode_audio
 from eaglenet.video.containers import pyav
 from eaglenet.video.pixels import Pixels
-from eaglenet.video.reader import decode_through
 from eaglenet.video.sampling import BORDER_TOLERANCE, clip_window
-from eaglenet.video.source import VideoSource, open_video
+from eaglenet.video.source import VideoSource, decode_from, open_video
 
 QUIET = {"libx265": {"x265-params": "log-level=none"}}
 """Options that keep encoders from writing to the terminal."""
@@ -211,23 +210,9 @@ def frames_between(
     source: VideoSource, first: Fraction, last: Fraction
 ) -> Iterator[tuple[int, int, Any]]:
     """Yield time, duration and frame for the frame shown at ``first`` and all later ones."""
-    frames = _frames_between(source, first, last, int(first))
-    opening = next(frames, None)
-    if opening is None:
-        # Some files mark frames as keyframes that cannot be decoded without earlier ones.
-        yield from _frames_between(source, first, last, None)
-        return
-    yield opening
-    yield from frames
-
-
-def _frames_between(
-    source: VideoSource, first: Fraction, last: Fraction, start: int | None
-) -> Iterator[tuple[int, int, Any]]:
-    """Decode from the keyframe before ``start``, or from the start of the file."""
     tolerance = BORDER_TOLERANCE / source.tick
     previous: tuple[int, Any] | None = None
-    for time, frame in decode_through(source, start):
+    for time, frame in decode_from(source, first + tolerance):
         if time >= last - tolerance:
             break
         if previous is not None and time > first + tolerance:

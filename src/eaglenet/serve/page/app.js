@@ -407,6 +407,7 @@ more.addEventListener("click", async () => {
   focusCard(index);
 });
 addEventListener("popstate", () => {
+  player.close(); // Its moment belongs to the results of another search.
   form.reset();
   compose.restore("");
   restore();

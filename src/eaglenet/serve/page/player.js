@@ -113,6 +113,8 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   address.watch(hit, seconds);
 };
 
+export const close = () => dialog.close();
+
 const showImage = (hit) => {
   unloadVideo();
   imageView.alt = visible(hit.name);
