@@ -7,12 +7,15 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from made_store import CLIPS, changes_of, make_file, path_of
 
 from eaglenet.core.errors import StoreError, StoreLockedError
+from eaglenet.store.database import connect
 from eaglenet.store.disk import writer_lock
+from eaglenet.store.schema import OldSchemaError, require_version
 from eaglenet.store.store import LocalStore
 
 
@@ -52,6 +55,26 @@ def test_several_processes_open_it_at_once(folder: Path) -> None:
         _, errors = reader.communicate(timeout=60)
         assert (reader.returncode, errors) == (0, b"")
     assert LocalStore.open(folder).verify().clips == 3 * CLIPS
+
+
+def test_a_store_that_is_upgraded_while_it_is_opened_is_not_damaged(folder: Path) -> None:
+    connection = connect(folder)
+
+    class Slow:
+        """A reader that another process overtakes between two of its statements."""
+
+        def execute(self, statement: str) -> sqlite3.Cursor:
+            if "sqlite_master" in statement:
+                LocalStore.open(folder)
+            return connection.execute(statement)
+
+        def rollback(self) -> None:
+            connection.rollback()
+
+    with pytest.raises(OldSchemaError):
+        require_version(cast("sqlite3.Connection", Slow()), folder)
+    require_version(connection, folder)
+    connection.close()
 
 
 def test_a_store_that_is_written_to_is_not_upgraded(

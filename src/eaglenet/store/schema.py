@@ -273,11 +273,16 @@ def create_tables(connection: sqlite3.Connection) -> None:
 
 def require_version(connection: sqlite3.Connection, location: object) -> None:
     """Refuse a database of another program, or of another version of the schema."""
-    application, version = (
-        connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("application_id", "user_version")
-    )
-    statements = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
+    # In one transaction: another process may upgrade the store between two reads.
+    connection.execute("BEGIN")
+    try:
+        application, version = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version")
+        )
+        statements = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master")}
+    finally:
+        connection.rollback()
     is_other = not statements.issuperset(STATEMENTS)  # These statements include the version too.
     if is_other and application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
