@@ -12,6 +12,7 @@ import asyncio
 import math
 import os
 import re
+import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -606,9 +607,13 @@ def _file_stem(name: str) -> str:
 
     >>> _file_stem("the goal.mp4")
     'the goal'
+    >>> _file_stem("हिन्दी.mp4")
+    'हिन्दी'
     """
     stem = name.strip().removesuffix(".mp4").strip()
-    if not re.fullmatch(r"[\w][\w ().,'-]{0,99}", stem) or stem.endswith("."):
+    # Marks belong to the letters before them, in Hindi as in decomposed accents.
+    bases = "".join(sign for sign in stem if not unicodedata.category(sign).startswith("M"))
+    if not re.fullmatch(r"[\w][\w ().,'-]{0,99}", bases) or stem.endswith("."):
         raise ToolError("a name may contain letters, digits, spaces and ().,'- only, and no folder")
     return stem
 
