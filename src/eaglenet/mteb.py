@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError, missing_extra
+from eaglenet.core.files import expand_home
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.folder import load
@@ -192,8 +193,8 @@ class VideoModelMeta(ModelMeta):  # type: ignore[misc]
 def describe(model: str | Path, method: Method) -> VideoModelMeta:
     """Return the metadata of a model; the revision is a hash of its weights and config."""
     name = str(model)
-    if Path(name).expanduser().exists():
-        name = Path(name).expanduser().resolve().name
+    if expand_home(name).exists():
+        name = expand_home(name).resolve().name
     return VideoModelMeta(
         loader=MtebModel,
         loader_kwargs={},

@@ -228,3 +228,13 @@ def test_a_text_and_a_file_are_shown_as_one_query() -> None:
     result = runner.invoke(app, ["search", "a dog", "--image", "my dog.jpg"])
     assert isinstance(result.exception, UsageError)
     assert str(result.exception).endswith("""write one query: '"a dog" + "my dog.jpg"'""")
+
+
+@pytest.mark.parametrize(
+    "command", ["evaluate ~nobody-here/run", "search fox --store ~nobody-here/store"]
+)
+def test_the_home_of_an_unknown_user_is_a_folder_that_does_not_exist(command: str) -> None:
+    result = runner.invoke(app, command.split())
+    assert result.exit_code != 0
+    assert isinstance(result.exception, EagleNetError)
+    assert "~nobody-here" in str(result.exception)

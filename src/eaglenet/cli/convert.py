@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from eaglenet.cli.options import AsJson, argument, check_output_folder
 from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.files import expand_home
 from eaglenet.core.settings import option, read_assignments
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def convert(
     from eaglenet.research.recipes.authors import ORIGINALS
 
     settings = read_assignments(changes, EXAMPLE)
-    if not checkpoint.expanduser().exists():
+    if not expand_home(checkpoint).exists():
         raise UsageError(f"{checkpoint}: no such file")
     for folder in (checkpoint, *checkpoint.parents[:2]):
         if (folder / EXPERIMENT).is_file():

@@ -12,7 +12,7 @@ from eaglenet.cli.data import Settings as DatasetSettings
 from eaglenet.cli.options import AsJson, Device, argument, check_output_file
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError
-from eaglenet.core.files import write_json
+from eaglenet.core.files import expand_home, write_json
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option, read_assignments
 from eaglenet.core.text import escape_lines, pluralize
@@ -156,7 +156,7 @@ def evaluate(
         sinkhorn=sinkhorn,
     )
     if data is None and features is None:
-        split = evaluated_split(load_experiment(Path(run).expanduser()), split)
+        split = evaluated_split(load_experiment(expand_home(run)), split)
     if output is not None and split is not None and split != "test" and "test" in output.stem:
         raise UsageError(
             f"--output {output} names the test split, but {split} would be scored; add "
@@ -176,7 +176,7 @@ def evaluate(
                 run, data, root, split=split, data_options=options, **shared_options
             )
     record = result.to_dict()
-    folder = Path(run).expanduser()
+    folder = expand_home(run)
     is_whole_run = data is None and features is None and not frames
     if output is None and is_whole_run and os.access(folder, os.W_OK):
         output = folder / f"evaluation-{result.split}.json"  # For `eaglenet report`.

@@ -12,6 +12,7 @@ import typer
 from eaglenet.cli.options import StoreName, argument
 from eaglenet.cli.terminal import print_json, print_line
 from eaglenet.core.errors import UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.core.hits import SURE
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Heartbeat, Lines, show_progress
@@ -186,7 +187,7 @@ def watch(
     Changes are indexed once files are complete; deleted files are dropped from the store.
     """
     for path in paths:
-        if not path.expanduser().is_dir():
+        if not expand_home(path).is_dir():
             raise UsageError(f"{path}: no such folder; `eaglenet watch` takes folders")
     alerts = _make_alerts(store, alert or [], min_confidence, command, webhook)
     folders = ", ".join(map(str, paths))

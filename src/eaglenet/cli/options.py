@@ -48,7 +48,7 @@ import typer.main
 from typer.core import TyperCommand
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.files import nearest_existing, require_writable
+from eaglenet.core.files import expand_home, nearest_existing, require_writable
 from eaglenet.core.platform import STORE_VARIABLE, default_store
 
 Settings = Annotated[
@@ -167,7 +167,7 @@ def root_setting(root: str, *, must_exist: bool = True) -> list[str]:
 
     Raises if it does not exist, before weights are loaded.
     """
-    path = Path(root).expanduser()
+    path = expand_home(root)
     if root and must_exist and not path.exists():
         raise UsageError(f"--root {root}: no such folder or file")
     return [f"data.root={path.absolute()}"] if root else []

@@ -90,6 +90,11 @@ def require_writable(folder: Path) -> None:
     os.rmdir(tempfile.mkdtemp(prefix=".eaglenet-", dir=folder))
 
 
+def expand_home(path: str | Path) -> Path:
+    """Expand ``~``, like shells: unlike ``Path.expanduser``, an unknown user is no error."""
+    return Path(os.path.expanduser(path))
+
+
 def nearest_existing(path: Path) -> Path:
     """Return a path, or the closest of its parents that exists."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))

@@ -498,7 +498,7 @@ def data_folder() -> Path:
 def cache_folder() -> Path:
     """Return the folder for copies of remote files; its content may be removed at any time."""
     folder = os.environ.get(CACHE_VARIABLE)
-    return Path(folder).expanduser() if folder else data_folder() / "cache"
+    return Path(os.path.expanduser(folder)) if folder else data_folder() / "cache"
 
 
 def default_store() -> str:

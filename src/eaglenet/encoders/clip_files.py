@@ -25,6 +25,7 @@ from torch import Tensor
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError
+from eaglenet.core.files import expand_home
 from eaglenet.core.settings import from_plain
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.clip import ClipEncoder
@@ -214,7 +215,7 @@ def load_clip(name_or_folder: str | Path) -> Pretrained:
             (open_clip_config.json), an OpenAI ``.pt`` file, a hub id such as
             ``openai/clip-vit-base-patch32``, or OpenAI's name, such as ``ViT-B/32``.
     """
-    path = Path(name_or_folder).expanduser()
+    path = expand_home(name_or_folder)
     if path.is_file() and is_open_clip(path.parent):
         path = path.parent  # The weights do not determine the activation.
     if path.is_file():

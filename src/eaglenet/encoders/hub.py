@@ -31,6 +31,7 @@ from eaglenet.core.errors import (
     UsageError,
     shell_quote,
 )
+from eaglenet.core.files import expand_home
 from eaglenet.encoders.catalogue import HUB_IDS, ST_PREFIX, no_such_model, require_licence
 
 WEIGHT_FILES = (
@@ -302,7 +303,7 @@ def split_st_name(name: str) -> tuple[str, int | None]:
     """
     model = name.removeprefix(ST_PREFIX)
     source, _, number = model.rpartition(":")
-    if source and re.fullmatch(r"[0-9]{1,6}", number) and not Path(model).expanduser().is_dir():
+    if source and re.fullmatch(r"[0-9]{1,6}", number) and not expand_home(model).is_dir():
         return source, int(number)
     return model, None
 
@@ -386,7 +387,7 @@ def exact_name(name: str) -> str:
     name = HUB_IDS.get(name, name)
     if name.startswith(ST_PREFIX):
         source, dim = split_st_name(name)
-        path = Path(source).expanduser()
+        path = expand_home(source)
         if path.is_dir():
             source = os.path.abspath(path)
         elif split_revision(source)[1] is None:

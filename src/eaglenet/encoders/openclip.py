@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError, naming_extra
+from eaglenet.core.files import expand_home
 from eaglenet.core.process import module_path
 from eaglenet.core.types import Abilities, Resize, TextFeatures, TextStack, Tokenizer, Tokens
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
@@ -185,13 +186,13 @@ def load_openclip(name: str) -> Pretrained:
             f"open_clip has no model {model_name!r}; `open_clip.list_models()` lists all"
         )
     tags = package.list_pretrained_tags_by_model(model_name)
-    if weights not in tags and not Path(weights).expanduser().is_file():
+    if weights not in tags and not expand_home(weights).is_file():
         names = ", ".join(tags) or "none"
         raise ModelNotFoundError(
             f"open_clip has no weights {weights!r} of {model_name} (it has: {names}), and there is "
             "no such file"
         )
-    source = weights if weights in tags else str(Path(weights).expanduser())
+    source = weights if weights in tags else str(expand_home(weights))
     repository = (package.get_pretrained_cfg(model_name, weights) or {}).get("hf_hub", "")
     if weights in tags and repository:
         require_licence_on_hub("/".join(repository.split("/")[:2]))

@@ -20,6 +20,7 @@ from eaglenet.core.errors import (
     ModelNotFoundError,
     UsageError,
 )
+from eaglenet.core.files import expand_home
 from eaglenet.core.hardware import has_fast_bf16
 from eaglenet.core.types import (
     Abilities,
@@ -416,7 +417,7 @@ def load_st(name: str) -> Pretrained:
     if dim == 0:
         raise UsageError(f"{name}: use a dimension of 1 or more")
     sentence_transformers()  # Raises an error before the download if it is not installed.
-    folder = Path(source).expanduser()
+    folder = expand_home(source)
     if not folder.is_dir():
         folder = find_snapshot(source)
     if not any((folder / file).is_file() for file in (MODULES, "config.json")):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 from eaglenet.core import hardware
 from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.object_storage import absolute_location, is_object_url
 from eaglenet.core.platform import default_store
@@ -354,7 +355,7 @@ def _find_files(
     files = list(
         find_videos(
             [Path(root) for root in roots if not is_object_url(root)],
-            skip_folder=Path(store).expanduser(),
+            skip_folder=expand_home(store),
             exclude=options.exclude,
             follow_links=options.follow_links,
             on_other=on_other,

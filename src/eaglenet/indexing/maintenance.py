@@ -17,6 +17,7 @@ import numpy as np
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote, store_option
+from eaglenet.core.files import expand_home
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
@@ -97,7 +98,7 @@ def tags_like(
 
 def require_distinct_stores(new: str | Path, old: str | Path) -> None:
     """Raise an error if the new store would overwrite the one in use."""
-    if Path(new).expanduser().resolve() == Path(old).expanduser().resolve():
+    if expand_home(new).resolve() == expand_home(old).resolve():
         raise UsageError(
             f"--store and --like are both {old}; use a new folder for --store, which --swap "
             "exchanges with it when it is complete"
@@ -136,7 +137,7 @@ def swap_stores(new: str | Path, old: str | Path) -> None:
         kind = kind_of(store)
         if "://" in str(store) or not kind.exists(str(store)):
             raise StoreError(f"{store} is not a store in a local folder and cannot be swapped")
-    first, second = (Path(store).expanduser().resolve() for store in (new, old))
+    first, second = (expand_home(store).resolve() for store in (new, old))
     swap_folders(first, second)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from eaglenet.core import hardware, untrusted
 from eaglenet.core.errors import UsageError, cause_of, require_torch
+from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.object_storage import absolute_location
 from eaglenet.core.progress import activity
@@ -174,7 +175,7 @@ def refuse_other_model(location: str | Path, name: str) -> None:
     if not kind.exists(str(location)):
         return
     store_model = kind.open(str(location)).manifest.model
-    if store_model != name and is_packaged(store_model) and not Path(name).expanduser().exists():
+    if store_model != name and is_packaged(store_model) and not expand_home(name).exists():
         raise cannot_mix(str(location), [f"model {store_model!r} (now {name!r})"])
 
 
@@ -199,7 +200,7 @@ def make_light_manifest(
         SECONDS: np.zeros(shape, np.float32),
     }
     return Manifest(
-        model=name if is_packaged(name) else os.path.abspath(Path(name).expanduser()),
+        model=name if is_packaged(name) else os.path.abspath(expand_home(name)),
         identity=model.identity,
         method=model.name,
         dim=model.dim,
@@ -222,7 +223,7 @@ def read_hubness_texts(choice: HubnessChoice) -> tuple[str, ...]:
 def read_text_file(path: str, alternatives: str = "") -> tuple[str, ...]:
     """Read unique texts, one per line; ``alternatives`` is for the error message."""
     try:
-        text = untrusted.read_text(Path(path).expanduser())
+        text = untrusted.read_text(expand_home(path))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path}: cannot read it ({cause_of(error)}); use {alternatives}a file with one text "

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from eaglenet.core.errors import StoreLockedError, UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.indexing.files import find_videos
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.model import ModelSource
@@ -56,7 +57,7 @@ def watch(
     The first run drops missing files only if ``options`` say so, later runs always do.
     """
     options = options or IndexOptions()
-    roots = [path.expanduser() for path in paths]
+    roots = [expand_home(path) for path in paths]
     source = ModelSource(store, model, options, method)
     wait = wait or make_waiter(roots, interval)
     guard = MountGuard(roots)
@@ -108,7 +109,7 @@ def scan(roots: Sequence[Path], store: str | Path, options: IndexOptions) -> Sta
     try:
         files = find_videos(
             roots,
-            skip_folder=Path(store).expanduser(),
+            skip_folder=expand_home(store),
             exclude=options.exclude,
             follow_links=options.follow_links,
         )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import CheckpointError
+from eaglenet.core.files import expand_home
 
 EXPERIMENT = "experiment.json"
 """Settings of a run, in its folder."""
@@ -44,7 +45,7 @@ def local_folder(name_or_folder: str | Path) -> Path:
     """Return the folder of a packaged model, or the path itself."""
     if is_packaged(name_or_folder):
         return PACKAGED / str(name_or_folder)
-    return Path(name_or_folder).expanduser()
+    return expand_home(name_or_folder)
 
 
 def model_folder(name_or_folder: str | Path) -> Path | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
-from eaglenet.core.files import write_json, write_tensors
+from eaglenet.core.files import expand_home, write_json, write_tensors
 from eaglenet.core.hardware import require_device
 from eaglenet.core.progress import activity
 from eaglenet.core.settings import from_plain
@@ -209,7 +209,7 @@ def load_pretrained(name_or_folder: str | Path) -> Pretrained:
         return load_openclip(name)
     if name.startswith(ST_PREFIX):
         return load_st(name)
-    path = Path(name_or_folder).expanduser()
+    path = expand_home(name_or_folder)
     location = path if path.exists() else find_hub_folder(str(name_or_folder))
     for family in ENCODERS:
         spec = ENCODERS[family]

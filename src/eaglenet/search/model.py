@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_quote
+from eaglenet.core.files import expand_home
 from eaglenet.models.files import is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.store.base import Store
@@ -152,7 +153,7 @@ def require_model_name(name: str) -> None:
 
     Called before checks of the store and of torch, whose errors would hide a misspelt name.
     """
-    if is_packaged(name) or Path(name).expanduser().exists():
+    if is_packaged(name) or expand_home(name).exists():
         return
     from eaglenet.encoders.catalogue import HUB_IDS, no_such_model
     from eaglenet.encoders.hub import is_hub_id, split_revision

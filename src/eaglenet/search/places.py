@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from eaglenet.core.errors import UsageError, cause_of
+from eaglenet.core.files import expand_home
 from eaglenet.video.recording import Place, parse_place
 
 VARIABLE = "EAGLENET_PLACES"
@@ -52,7 +53,7 @@ def find_place(text: str) -> Place:
             f"{text!r:.60}: place names need a table of towns; write degrees north and east, like "
             f"48.1,11.6, or get the table with: {DOWNLOAD}"
         )
-    path = Path(table).expanduser()
+    path = expand_home(table)
     try:
         status = path.stat()
         if status.st_size > MAX_BYTES:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from eaglenet.core.errors import ModelNotFoundError, UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.core.hardware import AUTO, require_device
 from eaglenet.core.object_storage import absolute_location
@@ -151,7 +152,7 @@ def make_manifest(
         features = method.encode_video(clips)
         dim = method.coarse_vectors(features).shape[-1]
         rows = prepare_for_store(method, features) if prepare else None
-    path = Path(model).expanduser()
+    path = expand_home(model)
     # Not any folder that happens to have the name of a packaged model or a hub id.
     is_model = not is_packaged(model) and any(
         (path / file).is_file()

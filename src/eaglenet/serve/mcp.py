@@ -42,6 +42,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from eaglenet.core.errors import EagleNetError, UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
 from eaglenet.core.text import list_unknown, replace_invisible
 from eaglenet.search.confidence import fits_nothing
@@ -594,7 +595,7 @@ def _span(
 
 def _make_folder(folder: Path) -> Path:
     """Create the folder for clips, because clients that start the server hide its errors."""
-    folder = folder.expanduser()
+    folder = expand_home(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

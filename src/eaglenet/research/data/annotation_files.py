@@ -20,6 +20,7 @@ from typing import Any
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, UsageError, cause_of
+from eaglenet.core.files import expand_home
 from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
 
@@ -235,7 +236,7 @@ def finder_for(root: Path, video_folders: Sequence[Path | str] | Path | str = ()
     """Make a finder for ``video_folders``, then for everything below ``root``."""
     # A single path given as text would be a sequence of characters.
     folders = [video_folders] if isinstance(video_folders, Path | str) else video_folders
-    return VideoFinder([*(Path(folder).expanduser() for folder in folders), root])
+    return VideoFinder([*(expand_home(folder) for folder in folders), root])
 
 
 def captions_of_entries(
@@ -430,7 +431,7 @@ def read_moments(path: Path, name: str | None = None) -> list[MomentText]:
     if name is not None and name not in READERS:
         raise UsageError(f"unknown format {name!r}; known: {', '.join(READERS)}")
     try:
-        content = untrusted.read_text(path.expanduser(), untrusted.MAX_ANNOTATIONS)
+        content = untrusted.read_text(expand_home(path), untrusted.MAX_ANNOTATIONS)
         texts = READERS[name or detect_format(content)](content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DatasetError(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import DatasetError
-from eaglenet.core.files import atomic_folder
+from eaglenet.core.files import atomic_folder, expand_home
 from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.encoders.hub import guard_downloads, is_hub_id, split_revision
@@ -74,7 +74,7 @@ def unpack_hub_dataset(name: str, split: str = "test", *, progress: Progress | N
     ``name`` is a dataset of the hub (``mteb/MSR-VTT``, optionally with ``@REVISION``) or a folder
     in one of its layouts. A dataset is downloaded and unpacked once, into the user's cache.
     """
-    local = Path(name).expanduser()
+    local = expand_home(name)
     if local.is_dir():
         files = sorted(path.relative_to(local).as_posix() for path in local.rglob("*.parquet"))
         paths = [local / file for file in choose_files(name, files, split)]

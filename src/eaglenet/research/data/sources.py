@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, DatasetError
+from eaglenet.core.files import expand_home
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import Registry
 from eaglenet.core.text import pluralize
@@ -81,7 +82,7 @@ class DataChoice:
         name = self.root if root is None else root
         if not name:
             raise DatasetError(f"--data {self.dataset} needs a folder: add --root FOLDER")
-        folder = Path(name).expanduser()
+        folder = expand_home(name)
         if not folder.exists():
             raise DatasetError(f"--root {name}: no such folder or file")
         return folder
@@ -265,7 +266,7 @@ def open_videos(data: DataChoice, split: str, context: OpenContext) -> Source:
 
 def _frames_folder(data: DataChoice, cache: Path) -> Path:
     """Return the folder of decoded frames, in ``data.cache`` or else in ``cache``."""
-    base = Path(data.cache).expanduser() if data.cache else cache
+    base = expand_home(data.cache) if data.cache else cache
     return cache_folder(base, data.dataset, data.frames)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.core.platform import cache_folder
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import differences, override, split_assignment, to_plain
@@ -58,7 +59,7 @@ def evaluate_run(
     experiment, method = load_run(folder)
     is_choice = experiment.training.chooses_epoch
     notes = [selection_note(experiment.training.select, is_choice=is_choice)]
-    if is_unfinished(Path(folder).expanduser()):
+    if is_unfinished(expand_home(folder)):
         notes.append("training is not finished; run the command of the run again to continue it")
     spec, frame_notes = other_frames(experiment.data.frames, frames)
     data = dataclasses.replace(experiment.data, frames=spec)
@@ -78,7 +79,7 @@ def evaluate_run(
         method = method.to(world.device)
         start = time.perf_counter()
         if features is not None:
-            feature_split = read_features(Path(features).expanduser(), method)
+            feature_split = read_features(expand_home(features), method)
             source = feature_source(feature_split)
             notes += feature_notes(data, feature_split)
         else:
@@ -86,7 +87,7 @@ def evaluate_run(
                 notes.append("the run was trained on this split: not a score on unseen videos")
             elif name == experiment.training.select == "val" and is_choice:
                 notes.append("this split chose the epoch: somewhat high for unseen videos")
-            cache = frames_folder(Path(folder).expanduser())
+            cache = frames_folder(expand_home(folder))
             source = load_source(
                 data, name, method, cache=cache, device=world.device, progress=progress
             )
@@ -207,7 +208,7 @@ def export_features(
     experts: further models, by name; their features of the frames are added. words: add token
     features, token ids and graphs of the texts, which ``experts`` adds too.
     """
-    output = Path(output).expanduser()
+    output = expand_home(output)
     if output.exists():
         raise UsageError(f"{output} exists and is not overwritten; choose another --output")
     with join(device) as world:

@@ -10,7 +10,7 @@ from typing import Any
 
 import eaglenet.research.experiments.stored_data  # noqa: F401  (registers its sources)
 from eaglenet.core.errors import CheckpointError, ConfigError
-from eaglenet.core.files import read_json, write_json
+from eaglenet.core.files import expand_home, read_json, write_json
 from eaglenet.core.settings import from_plain, override, split_assignment, to_plain
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import FeatureConfig
@@ -179,7 +179,7 @@ def fit_widths(experiment: Experiment, settings: Collection[str] = ()) -> Experi
 
     Without adapters, the width of the method is set too.
     """
-    config, folder = experiment.encoder.config, Path(experiment.data.root).expanduser()
+    config, folder = experiment.encoder.config, expand_home(experiment.data.root)
     is_fitting = experiment.data.dataset == "features" and isinstance(config, FeatureConfig)
     if not is_fitting or any(path.startswith("encoder.config.") for path in settings):
         return experiment

@@ -11,6 +11,7 @@ from typing import Any
 
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
+from eaglenet.core.files import expand_home
 from eaglenet.core.text import escape_line
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision, split_st_name
@@ -42,7 +43,7 @@ APPROXIMATE = " It is approximate: read from the abstract of its paper."
 
 def find_model(folder: Path) -> Path:
     """Return the model folder of a run, with its towers if they are stored, or a model folder."""
-    folder = folder.expanduser()
+    folder = expand_home(folder)
     for candidate in (folder / WHOLE_MODEL, folder / MODEL, folder):
         if (candidate / CONFIG).is_file() and (candidate / WEIGHTS).is_file():
             return candidate
@@ -56,7 +57,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
 
     Values read from files are escaped, so that they cannot add a line, such as one of metadata.
     """
-    folder = folder.expanduser()
+    folder = expand_home(folder)
     config_path = find_model(folder) / CONFIG
     config = _read(config_path)
     if folder.name in (MODEL, WHOLE_MODEL) and not (folder / EXPERIMENT).exists():
@@ -124,7 +125,7 @@ def _tower_name(experiment: Mapping[str, Any]) -> str:
 def _base_model(source: str) -> str:
     """Return the hub id of the model that a run started from; empty for a folder."""
     identifier, _ = split_revision(split_st_name(HUB_IDS.get(source, source))[0])
-    is_folder = Path(identifier).expanduser().exists()
+    is_folder = expand_home(identifier).exists()
     return identifier if is_hub_id(identifier) and not is_folder else ""
 
 

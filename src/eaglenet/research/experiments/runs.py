@@ -20,7 +20,13 @@ from eaglenet.core.errors import (
     UnknownNameError,
     UsageError,
 )
-from eaglenet.core.files import LockHeldError, hold_lock, read_json, write_json
+from eaglenet.core.files import (
+    LockHeldError,
+    expand_home,
+    hold_lock,
+    read_json,
+    write_json,
+)
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.settings import differences
@@ -86,7 +92,7 @@ def train(
     A finished run is extended if ``experiment`` differs from it only in a larger number of epochs.
     ``boards`` (tensorboard, wandb, trackio) show the records of ``log.jsonl``.
     """
-    folder = Path(folder).expanduser()
+    folder = expand_home(folder)
     experiment = with_absolute_paths(experiment)
     check_boards(boards)
     with join(device) as world:
@@ -259,7 +265,7 @@ def with_absolute_paths(experiment: Experiment) -> Experiment:
 
 
 def _absolute(path: str | Path) -> str:
-    return str(Path(path).expanduser().absolute()) if path else ""
+    return str(expand_home(path).absolute()) if path else ""
 
 
 def is_extension(old: Experiment, new: Experiment) -> bool:
@@ -373,7 +379,7 @@ def summarise(experiment: Experiment, position: Position, method: Method) -> dic
 
 def load_run(folder: str | Path) -> tuple[Experiment, Method]:
     """Load the experiment and the selected model of a run."""
-    folder = Path(folder).expanduser()
+    folder = expand_home(folder)
     experiment = load_experiment(folder)
     if not (folder / MODEL).is_dir():
         raise CheckpointError(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
-from eaglenet.core.files import atomic_folder, hold_lock
+from eaglenet.core.files import atomic_folder, expand_home, hold_lock
 from eaglenet.core.hardware import Precision, autocast_for, choose_precision
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
@@ -282,7 +282,7 @@ def check_features(features: FeatureSplit, reader: Method) -> FeatureSplit:
 
 def feature_notes(data: DataChoice, features: FeatureSplit) -> list[str]:
     """Return notes on videos that the run used, and on features computed in another way."""
-    root = Path(data.root).expanduser()
+    root = expand_home(data.root)
     if data.dataset != FEATURES or not (root / INDEX_FILE).is_file():
         return []
     index = read_index(root)
@@ -376,7 +376,7 @@ def _cached_features(
 def _features_folder(
     data: DataChoice, split: str, cache: Path, name: str, key: str, *, is_shared: bool
 ) -> Path:
-    base = Path(data.cache).expanduser() if data.cache else cache.absolute()
+    base = expand_home(data.cache) if data.cache else cache.absolute()
     subfolder = Path(f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:8]}", split)
     folder = base / subfolder
     if is_shared and not folder.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from eaglenet.core.errors import ConfigError, EagleNetError, UsageError
-from eaglenet.core.files import read_json, write_json
+from eaglenet.core.files import expand_home, read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.settings import split_assignment
 from eaglenet.methods.base import evaluating
@@ -68,9 +68,9 @@ def compare(
     (``training.lr_head=1e-4,1e-3``); each method uses the one that is best on validation.
     time_pairs: also time scoring this number of texts with as many videos.
     """
-    folder = Path(output).expanduser()
+    folder = expand_home(output)
     base = Recipe("", data, tower, protocol)
-    root_settings = [f"data.root={Path(root).expanduser().absolute()}"] if root else []
+    root_settings = [f"data.root={expand_home(root).absolute()}"] if root else []
     trials, failures = find_trials(methods, base, [*root_settings, *settings])
     split = split or default_split(trials[0].experiment.data)
     rows = run_campaign(

@@ -16,7 +16,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, ConfigError, DatasetError
-from eaglenet.core.files import write_json
+from eaglenet.core.files import expand_home, write_json
 from eaglenet.core.settings import override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder, resize_positions
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
@@ -302,7 +302,7 @@ def train_pairs(
             "no initial weights: --set start.vision=FOLDER (DINOv2 ViT-S/14) and "
             "--set start.text=FOLDER (MiniLM-L6 with its tokenizer.json)"
         )
-    text_folder = Path(start.text).expanduser()
+    text_folder = expand_home(start.text)
     backend = read_backend(text_folder / "tokenizer.json")
     length = experiment.towers.text.context_length
     tokenizer = JsonTokenizer(backend, TokenizerSettings(context_length=length))
@@ -371,9 +371,7 @@ class Stages:
         """Train the towers together, from the published weights."""
         encoder = self._towers()
         start = self.experiment.start
-        load_initial_weights(
-            encoder, Path(start.vision).expanduser(), Path(start.text).expanduser()
-        )
+        load_initial_weights(encoder, expand_home(start.vision), expand_home(start.text))
         return self._train("beginning", encoder, self.experiment.beginning)
 
     def finish(self, beginning: Weights) -> CompactEncoder:
@@ -477,7 +475,7 @@ class Stages:
 
 
 def _paths(names: str) -> list[Path]:
-    return [Path(name.strip()).expanduser() for name in names.split(",") if name.strip()]
+    return [expand_home(name.strip()) for name in names.split(",") if name.strip()]
 
 
 def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: Path) -> None:
