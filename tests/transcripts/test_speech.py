@@ -171,7 +171,7 @@ def test_tokens_outside_the_vocabulary_are_refused(ids: Any, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "advice"),
-    [("no-such-folder/model", "--listen with tiny"), ("tiny", "needs the network")],
+    [("no-such-folder/model", "use tiny"), ("tiny", "needs the network")],
 )
 def test_missing_model_error_lists_the_alternatives(model: str, advice: str) -> None:
     with pytest.raises(ModelNotFoundError, match=rf"{advice}.*ct2-transformers-converter"):
