@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote, store_option
-from eaglenet.core.files import expand_home
 from eaglenet.core.object_storage import SCHEMES
 from eaglenet.core.registry import Registry
 from eaglenet.core.untrusted import parse_json
@@ -254,7 +253,7 @@ def path_of(location: str | Path) -> Path:
     """Return the folder of a location."""
     path = Path(str(location).removeprefix("file://"))
     try:
-        return expand_home(path)
+        return path.expanduser()  # No store is made in a folder named like a user.
     except RuntimeError as error:
         raise StoreError(f"{location}: {error}") from None
 
