@@ -25,7 +25,6 @@ from eaglenet.cli.options import (
 )
 from eaglenet.cli.terminal import print_line, print_record
 from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
-from eaglenet.core.files import expand_home
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
@@ -94,7 +93,7 @@ def compare(
         if dry_run:
             base = Recipe("", data, tower, protocol)
             trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
-            checks = campaign.check_trials(trials, device, expand_home(output))
+            checks = campaign.check_trials(trials, device, output)
             print_checks(checks, campaign.cannot_run_lines(failures), seeds, as_json)
             return
         comparison = run_comparison(
@@ -200,7 +199,7 @@ def ablate(
             Trial(value, recipe.build().override(changes)) for value, recipe in recipes.items()
         ]
         if dry_run:
-            checks = campaign.check_trials(trials, device, expand_home(output))
+            checks = campaign.check_trials(trials, device, output)
             print_checks(checks, [], seeds, as_json)
             return
         reported_split = split or default_split(trials[0].experiment.data)

@@ -102,7 +102,7 @@ def make_check_callback(check: Callable[[Any], None]) -> Callable[[Any], Any]:
 
     def callback(value: Any) -> Any:
         if isinstance(value, Path):
-            value = Path(os.path.expanduser(value))
+            value = expand_home(value)
         if value is not None:
             check(value)
         return value

@@ -26,7 +26,6 @@ from eaglenet.cli.options import (
 )
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError, shell_quote
-from eaglenet.core.files import expand_home
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.settings import differences, option, to_plain
@@ -91,13 +90,13 @@ def train(
         root_settings = root_setting(root, must_exist=not dry_run)
         _, experiment = find_experiment(name, data, tower, protocol, variants)
         experiment = experiment.override([*root_settings, *(settings or [])])
-        is_finished = find_result(experiment, expand_home(output)) is not None
+        is_finished = find_result(experiment, output) is not None
         if is_main and not as_json and not is_finished:
             print_line(announcement(experiment, output, is_dry=dry_run), is_error=True)
         if dry_run:
             if is_finished and not as_json:
                 print(f"{output} is already finished: this command would train nothing")
-            dry_run_experiment(experiment, expand_home(output), device, as_json)
+            dry_run_experiment(experiment, output, device, as_json)
             return
         run = run_training(
             experiment,
@@ -131,7 +130,7 @@ def announcement(experiment: Experiment, output: Path, *, is_dry: bool) -> str:
     recipe = f"{method} on {source} ({experiment.name})"
     if is_dry:
         return f"checking {recipe}; the run would be written to {output}"
-    verb = "continuing to train" if has_begun(expand_home(output)) else "training"
+    verb = "continuing to train" if has_begun(output) else "training"
     return f"{verb} {recipe}; writing to {output}"
 
 

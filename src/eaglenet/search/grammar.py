@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from eaglenet.core.errors import UsageError
+from eaglenet.core.files import expand_home
 from eaglenet.search.dates import take_dates
 from eaglenet.search.query import MAX_CHARACTERS, QUOTED, Query, normalise_quotes
 from eaglenet.video.containers import IMAGE_SUFFIXES, INDEXED_SUFFIXES
@@ -201,12 +202,7 @@ def _is_file_name(name: str) -> bool:
 
 
 def _is_existing_file(name: str, folder: Path | None) -> bool:
-    return folder is not None and _is_file_name(name) and os.path.isfile(_path_of(name, folder))
-
-
-def _path_of(name: str, folder: Path) -> Path:
-    """Return the path of a named file; never raises, unlike ``Path.expanduser``."""
-    return folder / os.path.expanduser(name)
+    return folder is not None and _is_file_name(name) and os.path.isfile(folder / expand_home(name))
 
 
 def _is_composed(tokens: Sequence[_Token]) -> bool:
@@ -350,7 +346,7 @@ def _parse_reference(name: str, folder: Path | None) -> Query:
             f"{name!r:.80}: files cannot be named here; upload the image or video (in Python: "
             f"Query(image=...)), or search for a text without {Path(name).suffix!r:.20}"
         )
-    path = _path_of(name, folder)
+    path = folder / expand_home(name)
     # Unlike `Path.is_file`, this does not raise for a name that is too long.
     if not os.path.isfile(path):
         raise UsageError(
