@@ -190,6 +190,25 @@ def test_long_lists_of_queries_are_sent_in_chunks(
     assert two.search(Query(clip_id=clip), 10_000) == one.search(Query(clip_id=clip), 10_000)
 
 
+def test_results_say_that_a_shard_is_missing_whatever_its_error(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a thread for its request, for instance, which no list of errors foresees."""
+    make_store(tmp_path, bag, num_files=6, clips_each=5)
+    _, front, *_ = fronts(tmp_path, bag, monkeypatch)
+    post = RemoteShard._post
+
+    def fail_on_first(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        if self.shard == (1, 2):
+            raise RuntimeError("can't start new thread")
+        return post(self, query, body)
+
+    monkeypatch.setattr(RemoteShard, "_post", fail_on_first)
+    hits = front.search("red car", 30, rerank=False)
+    assert {hit.path for hit in hits} == {f"/videos/{number}.mp4" for number in (3, 4, 5)}
+    assert front.missing_shards == ("shard 1 of 2",)
+
+
 def test_shard_reads_its_own_codes_and_no_vectors(
     few_candidates: None, bag: BagMethod, tmp_path: Path
 ) -> None:

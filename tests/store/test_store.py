@@ -8,7 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +35,9 @@ from eaglenet.core.frame_spec import Splitting
 from eaglenet.store import disk, schema, segments
 from eaglenet.store.disk import DATABASE
 from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Changes, ClipBatch
-from eaglenet.store.segments import Segment
+from eaglenet.store.segments import Segment, SegmentInfo
 from eaglenet.store.snapshot import OutdatedError
 from eaglenet.store.store import LocalStore, command_to_index_again
 
@@ -178,6 +182,34 @@ def test_many_segments_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         writer.finish()
     store.verify()
     assert len(store.snapshot()) == 5 * CLIPS
+
+
+def test_threads_that_open_a_store_at_once_see_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the order: the second begins while the first opens a segment, and takes longer."""
+    monkeypatch.setattr(segments, "CAPACITY", 10)
+    fill(tmp_path / "store", 7)
+    store, is_opening = LocalStore.open(tmp_path / "store"), threading.Event()
+    init, to_values = Segment.__init__, SegmentInfo.to_values
+
+    def open_slowly(self: Segment, folder: Path, info: SegmentInfo, manifest: Manifest) -> None:
+        if info.id == 2:
+            is_opening.set()
+            time.sleep(0.1)
+        init(self, folder, info, manifest)
+
+    def compare_slowly(self: SegmentInfo) -> tuple[Any, ...]:
+        time.sleep(0.2)
+        return to_values(self)
+
+    monkeypatch.setattr(Segment, "__init__", open_slowly)
+    monkeypatch.setattr(SegmentInfo, "to_values", compare_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.snapshot)
+        assert is_opening.wait(60)
+        second = threads.submit(store.snapshot)
+    assert [first.result().num_rows, second.result().num_rows] == [7 * CLIPS, 7 * CLIPS]
 
 
 @pytest.mark.parametrize("kind", ["vectors", "features"])

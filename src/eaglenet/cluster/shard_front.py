@@ -144,15 +144,15 @@ class RemoteShard:
             seconds = time.monotonic() - start
             if seconds > self.timeout:
                 raise ShardFailureError(f"answered after {seconds:.1f} s")
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-            failure = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
-            self.record(failure)
-            raise failure from error
         except OtherVersionError:
             raise  # The caller decides whether the shard or the front is outdated.
         except ShardFailureError as failure:
             self.record(failure)
             raise
+        except Exception as error:  # Whatever it is, results must say that the shard is missing.
+            failure = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
+            self.record(failure)
+            raise failure from error
         self.record(None)
         return answers
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
@@ -77,6 +78,7 @@ class LocalStore:
         self.database = database
         self.manifest = self._read_manifest()
         self._segments: dict[int, Segment] = {}
+        self._opening = threading.Lock()
 
     @property
     def location(self) -> str:
@@ -157,6 +159,10 @@ class LocalStore:
         return read_files(self.database)
 
     def snapshot(self) -> Snapshot:
+        with self._opening:
+            return self._open_snapshot()
+
+    def _open_snapshot(self) -> Snapshot:
         with suppress(FileNotFoundError):  # A store that was moved can be read from open files.
             if self.database.opened_file != self.database.file_id():
                 # The store was replaced; earlier snapshots keep their database.
