@@ -150,9 +150,9 @@ class RemoteShard:
             self.record(failure)
             raise
         except Exception as error:  # Whatever it is, results must say that the shard is missing.
-            failure = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
-            self.record(failure)
-            raise failure from error
+            unforeseen = ShardFailureError(f"{type(error).__name__}: {error}"[:300])
+            self.record(unforeseen)
+            raise unforeseen from error
         self.record(None)
         return answers
 
