@@ -11,14 +11,11 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import re
-import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from datetime import datetime
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import IO, Annotated, Any, ParamSpec, Self, TypeVar, get_args
+from typing import Annotated, Any, ParamSpec, Self, TypeVar, get_args
 
 import anyio
 import anyio.to_thread
@@ -37,14 +34,13 @@ from mcp.types import (
     JSONRPCError,
     ToolAnnotations,
 )
-from pydantic import BaseModel, Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from eaglenet.core.errors import EagleNetError, UsageError
-from eaglenet.core.files import expand_home
-from eaglenet.core.hits import Hit, Label, Modality, TranscriptKind, round_times
-from eaglenet.core.text import list_unknown, replace_invisible
+from eaglenet.core.errors import EagleNetError
+from eaglenet.core.hits import Hit, Modality, TranscriptKind, round_times
+from eaglenet.core.text import list_unknown
 from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
@@ -52,11 +48,25 @@ from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
 from eaglenet.serve.api import find_clip, shown_path
+from eaglenet.serve.clip_folder import file_stem, make_folder, new_file
 from eaglenet.serve.library import Order, path_below_roots
 from eaglenet.serve.problems import explain_fields
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
 from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
 from eaglenet.serve.state import State
+from eaglenet.serve.tool_results import (
+    FileBody,
+    FilesBody,
+    LineBody,
+    MomentBody,
+    MomentsBody,
+    SavedBody,
+    StatusBody,
+    TranscriptBody,
+    local_time,
+    place_text,
+    visible_text,
+)
 from eaglenet.store.records import Clip, FileTable
 from eaglenet.version import __version__
 from eaglenet.video.frame_images import segment_middles
@@ -67,8 +77,6 @@ PATH = "/mcp"
 MAX_HITS = 50
 MAX_FILES = 200
 MAX_LINES = 300
-MAX_TEXT = 500
-"""Characters of a transcript line or a path that are returned."""
 MAX_FRAMES, MAX_SIDE = 12, 1024
 MAX_CLIP_SECONDS = 120.0
 MAX_SAVED = 200
@@ -92,93 +100,6 @@ ClipId = Annotated[
 Filter = Annotated[str, StringConstraints(max_length=MAX_FILTER_CHARACTERS)]
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-
-class MomentBody(BaseModel):
-    """Moment; times are seconds of the file."""
-
-    clip_id: str
-    path: str
-    start: float
-    end: float
-    best: float = Field(description="Time of the frame that matches best")
-    duration: float = Field(description="Duration of the whole file; 0 for an image")
-    score: float = Field(description="Orders the moments of one search; not a probability")
-    match: Label = Field(description="The confidence as a label")
-    confidence: float | None = Field(default=None, description="Probability that it is right")
-    matched_in: list[Modality]
-    transcript: list[str] = Field(description="Matching transcript lines, best first")
-    steps: list[str] = Field(
-        default_factory=list, description="Moments of the steps of a temporal query"
-    )
-    recorded: str = Field(default="", description="Time of the recording; empty if unknown")
-    place: str = Field(default="", description="Degrees north and east, as near takes them")
-    camera: str = ""
-
-
-class MomentsBody(BaseModel):
-    moments: list[MomentBody]
-    note: str = ""
-
-
-class LineBody(BaseModel):
-    start: float
-    end: float
-    kind: TranscriptKind
-    language: str
-    text: str
-
-
-class TranscriptBody(BaseModel):
-    path: str
-    lines: list[LineBody]
-    next_start: float | None = Field(
-        default=None, description="If there are more lines: pass this as start to continue"
-    )
-    note: str = ""
-
-
-class FileBody(BaseModel):
-    path: str
-    clip_id: str = Field(description="Id of its first clip")
-    duration: float
-    modified: float = Field(description="Seconds since 1970")
-    tags: list[str]
-
-
-class FilesBody(BaseModel):
-    files: list[FileBody]
-    folders: list[str] = Field(description="Direct subfolders")
-    total: int = Field(description="Number of files in this folder and below")
-
-
-class SavedBody(BaseModel):
-    path: str
-    seconds: float
-    bytes: int
-
-
-class StatusBody(BaseModel):
-    clips: int
-    files: int
-    hours: float
-    transcript_lines: int
-    tags: list[str]
-    model: str
-    confidence_measured: bool
-    can_save_clips: bool
-    unreachable_shards: list[str]
-    version: str
-
-
-def visible_text(text: str, limit: int = MAX_TEXT) -> str:
-    """Return text as one line without invalid or control characters, shortened to ``limit``.
-
-    >>> visible_text("a\\x1b[31m\\ud800\\n" + 999 * "b", 6)
-    'a?[31m...'
-    """
-    line = replace_invisible(text, lambda _: "?")
-    return line if len(line) <= limit else f"{line[:limit]}..."
 
 
 class ToolServer(MCPServer[Any]):  # type: ignore[misc]
@@ -212,7 +133,7 @@ class Agents:
     def __init__(self, state: State, save_folder: Path | None = None) -> None:
         """``save_folder``: the only folder into which clips are saved; None: saving is off."""
         self.state = state
-        self.save_folder = None if save_folder is None else _make_folder(save_folder)
+        self.save_folder = None if save_folder is None else make_folder(save_folder)
         self.num_saved = 0
         self._free_encoder = anyio.Semaphore(1)
         self.server = ToolServer(
@@ -511,7 +432,7 @@ class Agents:
                 f"{last - first:.0f} s is too long; save at most {MAX_CLIP_SECONDS:.0f} s"
             )
         source = Path(files.paths[0][0])
-        stem = _file_stem(name) if name else Path(moment_name(source, first, last)).stem
+        stem = file_stem(name) if name else Path(moment_name(source, first, last)).stem
         async with self._free_encoder:
             video = await self.state.videos.open(clip_id)
             try:
@@ -519,7 +440,7 @@ class Agents:
             finally:
                 os.close(video.descriptor)
             try:
-                with _new_file(self.save_folder, stem) as (path, file):
+                with new_file(self.save_folder, stem) as (path, file):
                     copy = partial(copy_reel, process, file, [source.name])
                     # If cancelled, the process is killed and the thread ends.
                     await anyio.to_thread.run_sync(copy, abandon_on_cancel=True)
@@ -558,21 +479,10 @@ class Agents:
             matched_in=list(hit.matched_in),
             transcript=[visible_text(line.text) for line in hit.transcript[:5]],
             steps=[visible_text(step) for step in steps],
-            recorded=_local_time(hit.metadata.get("recorded")),
-            place=_place(hit.metadata.get("latitude"), hit.metadata.get("longitude")),
+            recorded=local_time(hit.metadata.get("recorded")),
+            place=place_text(hit.metadata.get("latitude"), hit.metadata.get("longitude")),
             camera=visible_text(hit.metadata.get("camera") or "", 80),
         )
-
-
-def _local_time(seconds: float | None) -> str:
-    """Return seconds since 1970 as a local time with its zone; empty for None."""
-    if seconds is None:
-        return ""
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="minutes")
-
-
-def _place(latitude: float | None, longitude: float | None) -> str:
-    return "" if latitude is None or longitude is None else f"{latitude:.5f},{longitude:.5f}"
 
 
 def _span(
@@ -591,55 +501,6 @@ def _span(
             f"{first:g} to {last:g} s is outside this file, which lasts {duration:.2f} s"
         )
     return first, min(last, duration)
-
-
-def _make_folder(folder: Path) -> Path:
-    """Create the folder for clips, because clients that start the server hide its errors."""
-    folder = expand_home(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"{folder}: cannot be created ({error.strerror}); use another") from None
-    return folder.resolve()
-
-
-def _file_stem(name: str) -> str:
-    """Return the name of a clip without extension; refuse names that could leave the folder.
-
-    >>> _file_stem("the goal.mp4")
-    'the goal'
-    >>> _file_stem("हिन्दी.mp4")
-    'हिन्दी'
-    """
-    stem = name.strip().removesuffix(".mp4").strip()
-    # Marks belong to the letters before them, in Hindi as in decomposed accents.
-    bases = "".join(sign for sign in stem if not unicodedata.category(sign).startswith("M"))
-    if not re.fullmatch(r"[\w][\w ().,'-]{0,99}", bases) or stem.endswith("."):
-        raise ToolError("a name may contain letters, digits, spaces and ().,'- only, and no folder")
-    return stem
-
-
-@contextmanager
-def _new_file(folder: Path, stem: str) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Open a new file, with a number if the name exists; remove it if the block fails."""
-    for number in range(1, 1000):
-        path = folder / (f"{stem}.mp4" if number == 1 else f"{stem} ({number}).mp4")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        try:
-            descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise ToolError(f"the clip cannot be written: {error.strerror}") from None
-        break
-    else:
-        raise ToolError("too many clips have this name; choose another name")
-    try:
-        with open(descriptor, "wb") as file:
-            yield path, file
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
 
 
 class _ClientMessages:
