@@ -142,6 +142,16 @@ def test_hours_of_recordings_longer_than_four_days(tmp_path: Path) -> None:
     assert read_subtitles(saved) == lines
 
 
+def test_subrip_without_hours_or_milliseconds(tmp_path: Path) -> None:
+    """As some programs write it; all of the file was refused, or a cue lost."""
+    srt = "1\n00:01 --> 00:03\nfirst\n\n2\n00:01:02 --> 00:01:05.5\nsecond\n"
+    lines = read_subtitles(write(tmp_path / "a.srt", srt))
+    assert [(line.start, line.end, line.text) for line in lines] == [
+        (1.0, 3.0, "first"),
+        (62.0, 65.5, "second"),
+    ]
+
+
 def test_reads_automatic_captions_of_youtube(tmp_path: Path) -> None:
     """They begin with a line of one space, and have the time of each word."""
     vtt = (

@@ -32,6 +32,8 @@ _TIME = re.compile(r"(\d:\d{1,2})[.,](?=\d)")
 _TAG = re.compile(r"<(?:/?[a-zA-Z]|\d{1,4}:)[^<>]{0,200}>")
 _TIME_TAG = re.compile(r"<\d[\d:.]{0,20}>")
 """Time of a word in WebVTT; pysubs2 takes a row with two of them for the times of a cue."""
+_CUE_TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
+_CUE_TIMES = re.compile(rf"\s*{_CUE_TIME}\s*-->\s*{_CUE_TIME}(?![\d:.,])")
 _STYLE = re.compile(r"\{\\[^{}]{0,500}\}")
 _DRAWING = re.compile(r"\\p[1-9]")
 
@@ -131,6 +133,22 @@ def _cue_row(text: str) -> str:
     return _without_times(" ".join(text.split()).replace("-->", "->"))
 
 
+def _full_times(row: str) -> str:
+    """Add the hours and milliseconds that some programs leave out of SubRip.
+
+    >>> _full_times("01:02 --> 01:05,5")
+    '0:01:02,0 --> 0:01:05,5'
+    """
+    match = _CUE_TIMES.match(row)
+    if match is None:
+        return row
+    start, end = (
+        f"{hours or 0}:{minutes}:{seconds},{fraction or 0}"
+        for hours, minutes, seconds, fraction in (match.groups()[:4], match.groups()[4:])
+    )
+    return f"{start} --> {end}"
+
+
 def _without_times(row: str) -> str:
     return _TIME.sub(r"\1 ", row) if len(_TIME.findall(row)) > 1 else row
 
@@ -153,7 +171,7 @@ def _bounded_cues(lines: list[str], *, is_webvtt: bool) -> Iterator[str]:
             num_cues, remaining_lines = num_cues + 1, MAX_CUE_LINES
             if num_cues > MAX_LINES:
                 return
-            yield line
+            yield line if is_webvtt else _full_times(line)
         elif remaining_lines and (line if is_webvtt else line.strip()):
             remaining_lines -= 1
             yield _without_times(_TIME_TAG.sub("", line))
