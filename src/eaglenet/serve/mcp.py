@@ -12,6 +12,7 @@ import asyncio
 import math
 import os
 import re
+import time
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -331,6 +332,7 @@ class Agents:
             options.replace, {name: value for name, value in filters.items() if value}
         )
         typed_query = parse(query, is_literal=literal)
+        start = time.perf_counter()
         result = await self.state.batcher.search([typed_query], k, options)
         hits = result.hits[0]
         note = ""
@@ -346,7 +348,7 @@ class Agents:
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits)))
+        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits, start)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -357,8 +359,9 @@ class Agents:
         """Find moments of other files that look like a clip."""
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
+        start = time.perf_counter()
         hits = await self.state.batcher.call(find)
-        note = visible_text("; ".join(self._gaps(hits)))
+        note = visible_text("; ".join(self._gaps(hits, start)))
         return MomentsBody(moments=[self._moment(hit) for hit in hits], note=note)
 
     async def look(
@@ -532,15 +535,18 @@ class Agents:
     async def _find(self, clip_id: str) -> tuple[Clip, FileTable]:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
 
-    def _gaps(self, hits: Sequence[Hit]) -> Iterator[str]:
-        """Yield what the hits leave out: near copies, frames between keyframes, shards."""
+    def _gaps(self, hits: Sequence[Hit], start: float) -> Iterator[str]:
+        """Yield what the hits of a search leave out: near copies, frames between keyframes, shards.
+
+        start: ``time.perf_counter`` before the search.
+        """
         copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
         if copies:
             yield f"near copies not shown: {len(copies)}"
         if any("from_keyframes" in hit.metadata for hit in hits):
             yield "some moments are from files indexed from keyframes only so far"
-        if self.state.engine.missing_shards:
-            yield f"without {', '.join(self.state.engine.missing_shards)}, which cannot be reached"
+        if missing := self.state.engine.missing_since(start):
+            yield f"without {', '.join(missing)}, which cannot be reached"
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [
