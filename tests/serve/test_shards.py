@@ -285,6 +285,29 @@ def test_a_shard_that_answers_again_during_a_search_is_missing_from_its_results(
         assert answer["missing"] == []
 
 
+def test_closing_waits_for_the_thread_that_probes(
+    demo: DemoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would ask threads that have ended, and print a traceback."""
+    monkeypatch.setattr(shard_front, "PROBE_SECONDS", 0.01)
+    store, is_probing = open_store(demo.folder), threading.Event()
+    scan = ShardScan(["http://127.0.0.1:1"], store.manifest.identity)
+    scan.wait_until_up(store.snapshot(), seconds=0.0)
+    (shard,) = scan.shards
+    submit = shard.submit
+
+    def submit_late(query: ShardQuery[Any]) -> Any:
+        is_probing.set()
+        assert scan._stop.wait(60)
+        time.sleep(0.1)
+        return submit(query)
+
+    monkeypatch.setattr(shard, "submit", submit_late)
+    assert is_probing.wait(60)
+    scan.close()
+    assert not scan._prober.is_alive()
+
+
 def test_dead_shard_is_left_out_and_no_shard_is_an_error(
     scan: ShardScan, gates: list[Gate], demo: DemoStore
 ) -> None:

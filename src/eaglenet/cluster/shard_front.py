@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -391,10 +392,12 @@ class ShardScan:
                     and self._last_snapshot is not None
                     and not is_pending
                 ):
-                    probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
+                    with suppress(RuntimeError):  # Python is ending, or has no thread for it.
+                        probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
 
     def close(self) -> None:
         self._stop.set()
+        self._prober.join()
         for shard in self.shards:
             shard.close()
 
