@@ -76,6 +76,8 @@ MAX_SAVED = 200
 """Clips that one run may save, so that an assistant in a loop cannot fill the disk."""
 STDIO_TIMEOUT = 120.0
 """Time limit of a tool in seconds; over HTTP the limit of the service applies."""
+TIMEOUT_SHARE = 0.9
+"""Time limit of a tool, as a share of that of the service, which would close the connection."""
 CANCEL_SECONDS = 1.0
 """Time for running tools to remove unfinished files after an interrupt."""
 INSTRUCTIONS = (
@@ -266,8 +268,7 @@ class Agents:
 
         @wraps(tool)
         async def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            # Less than the limit of the service, which would close the connection.
-            seconds = 0.9 * self.state.settings.timeout
+            seconds = TIMEOUT_SHARE * self.state.settings.timeout
             try:
                 with anyio.fail_after(seconds):
                     return await tool(*args, **kwargs)
