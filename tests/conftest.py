@@ -64,6 +64,8 @@ def prepare() -> None:
     import torch
     import typer.testing
 
+    from eaglenet.core import progress
+
     sys.dont_write_bytecode = False
     # Importing all tests makes millions of objects that stay: nothing to look through repeatedly.
     gc.disable()
@@ -85,6 +87,8 @@ def prepare() -> None:
         )
         settings.load_profile("patient")
     torch.set_num_threads(1)
+    # On a busy machine a log names work that lasts half a second.
+    progress.HEARTBEAT_SECONDS = 600.0
     # A seed for a device that is not there is noted with the whole stack: up to 2 ms for each test.
     for device in (torch.cuda, torch.xpu, torch.mtia):
         if not device.is_available():

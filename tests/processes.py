@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -56,9 +57,11 @@ def kill(child: int) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port below those that systems give to everyone who asks for any, until it is taken."""
+    while True:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.SystemRandom().randrange(12_000, 32_000)))
+            return int(probe.getsockname()[1])
 
 
 def run_ranks(function: Callable[[], None], size: int = 2) -> None:

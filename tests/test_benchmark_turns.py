@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,25 +18,29 @@ def with_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
 
 
-def test_sides_take_turns_of_as_many_calls_as_fill_one() -> None:
+def test_sides_take_turns_of_as_many_calls_as_fill_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    import common
     from common import calls_per_second
 
     made: list[str] = []
+    now = 0.0
+    monkeypatch.setattr(common, "time", SimpleNamespace(perf_counter=lambda: now))
 
     def side(name: str, seconds: float) -> Any:
         def call() -> None:
+            nonlocal now
             made.append(name)
-            time.sleep(seconds)
+            now += seconds
 
         return call
 
     sides = {"quick": side("quick", 0.005), "slow": side("slow", 0.08)}
     found = calls_per_second(sides, "cpu", rounds=3, turn=0.06)
-    assert 0 < found["slow"] < found["quick"] <= 200
+    assert found == {"quick": pytest.approx(200), "slow": pytest.approx(12.5)}
     turns = [name for place, name in enumerate(made) if place == 0 or made[place - 1] != name]
     assert turns == ["quick", "slow"] * 4  # warm calls, and three rounds
     assert made.count("slow") == 2 + 3  # one call a turn at least
-    assert (made.count("quick") - 2) % 3 == 0
+    assert made.count("quick") == 2 + 3 * 12
 
 
 def test_a_turn_without_length_is_one_call() -> None:

@@ -45,7 +45,7 @@ def test_wrong_addresses_are_refused(address: str) -> None:
 def test_address_may_end_in_the_version(suffix: str) -> None:
     with serve_chat(lambda question, handler: '<think>well</think>\n{"a": 1}') as chat:
         server = ChatServer(f"{chat.url}{suffix}#some/model:8b")
-        assert server.ask("say a", "", b"jpeg", SCHEMA, timeout=5) == {"a": 1}
+        assert server.ask("say a", "", b"jpeg", SCHEMA, timeout=60) == {"a": 1}
         assert chat.questions[0]["model"] == "some/model:8b"
         assert server.url == chat.url
 
@@ -63,10 +63,10 @@ def test_only_model_is_found_and_several_are_listed() -> None:
 def test_other_keys_are_refused() -> None:
     with serve_chat(lambda question, handler: '{"b": 1}') as chat:
         with pytest.raises(ReplyError, match="other keys"):
-            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=5)
+            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=60)
         chat.reply = lambda question, handler: send(handler, b'{"choices": 3}')
         with pytest.raises(ReplyError, match="one choice"):
-            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=5)
+            ChatServer(chat.url).ask("", "", b"", SCHEMA, timeout=60)
 
 
 def test_key_must_fit_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,26 +95,26 @@ def test_slow_handshake_ends_at_the_deadline() -> None:
         begin = time.monotonic()
         with pytest.raises(ChatError, match=r"did not answer within 0\.3 s"):
             server.ask("", "", b"jpeg", SCHEMA, timeout=0.3)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 30
         is_over.set()
-        thread.join(5)
+        thread.join(60)
 
 
 def test_lookup_of_the_host_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     over = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(20))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60))
     began = time.monotonic()
     with pytest.raises(ChatError, match=r"did not answer within 0\.2 s"):
         ChatServer("http://slow.example#m").ask("", "", b"jpeg", SCHEMA, timeout=0.2)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     over.set()
     monkeypatch.undo()
     with pytest.raises(ChatError, match="cannot be used"):
-        ChatServer(f"http://{'a' * 64}.example#m").ask("", "", b"jpeg", SCHEMA, timeout=5)
+        ChatServer(f"http://{'a' * 64}.example#m").ask("", "", b"jpeg", SCHEMA, timeout=60)
 
 
 def test_addresses_of_a_host_share_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four addresses that never accept; each would take the whole timeout."""
+    """A hundred addresses that never accept; each would take the whole timeout."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         address = listener.getsockname()
@@ -123,13 +123,13 @@ def test_addresses_of_a_host_share_the_deadline(monkeypatch: pytest.MonkeyPatch)
             waiting.setblocking(False)
             waiting.connect_ex(address)
         entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry] * 4)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [entry] * 100)
         begin = time.monotonic()
         with pytest.raises(ChatError, match=r"did not answer within 0\.4 s"):
             ChatServer(f"http://several:{address[1]}#model").ask(
                 "", "", b"jpeg", SCHEMA, timeout=0.4
             )
-        assert time.monotonic() - begin < 1.2
+        assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize("models", [b'{"data": 5}', b'{"data": {"id": "a"}}', b"{}"])

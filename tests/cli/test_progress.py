@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import threading
+import time
 from contextlib import suppress
 from time import sleep
 from types import SimpleNamespace
@@ -20,6 +23,16 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(display.time, "monotonic", lambda: time[0])
     monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 60.0)
     return time
+
+
+def wait_for(pattern: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is printed until a thread has printed a pattern."""
+    text, end = "", time.monotonic() + 60
+    while not re.search(pattern, text):
+        assert time.monotonic() < end, text
+        sleep(0.01)
+        text += capsys.readouterr().err
+    return text
 
 
 def test_log_has_few_lines_of_progress(
@@ -80,18 +93,36 @@ def test_log_says_now_and_then_that_work_goes_on(
     monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
     monkeypatch.setattr(display, "LINE_SECONDS", 0.1)
     with show_progress(quiet=False) as announce:
-        sleep(0.15)
+        wait_for(r"^still working after \d+:\d\d\n", capsys)
         with display.activity("loading the model x"):
-            sleep(0.15)
+            wait_for(r"still working after \d+:\d\d: loading the model x\n", capsys)
         progress = announce("run")
         assert progress is not None
-        progress(ProgressUpdate("step", 3, 6))
-        sleep(0.15)  # a step takes long
-    text = capsys.readouterr().err
-    assert text.startswith("still working after 0:00\n")
-    assert "still working after 0:00: loading the model x\n" in text
-    assert "still working after 0:00; last step: run: step 3 of 6\n" in text
+        progress(ProgressUpdate("step", 3, 6))  # a step takes long
+        wait_for(r"still working after \d+:\d\d; last step: run: step 3 of 6\n", capsys)
+    capsys.readouterr()
     sleep(0.15)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_printed_after_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that prints while Python ends can abort the process."""
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(display, "LINE_SECONDS", 0.0)
+    is_printing, plain = threading.Event(), display.Heartbeat.print
+
+    def print_slowly(self: display.Heartbeat, line: str) -> None:
+        is_printing.set()
+        sleep(0.1)
+        plain(self, line)
+
+    monkeypatch.setattr(display.Heartbeat, "print", print_slowly)
+    with show_progress(quiet=False):
+        assert is_printing.wait(60)
+    capsys.readouterr()
+    sleep(0.2)
     assert capsys.readouterr().err == ""
 
 
@@ -101,17 +132,15 @@ def test_log_names_work_that_lasts_at_once(
     monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.05)
     with show_progress(quiet=False) as announce:
         with display.activity("loading the model x"):
-            sleep(0.3)
+            text = wait_for(r"\n", capsys)
         progress = announce("run")
         assert progress is not None
         progress(ProgressUpdate("decoding", 0, 7))
-        sleep(0.3)
+        text += wait_for(r"\n", capsys)
         progress(ProgressUpdate("decoding", 1, 7))
         sleep(0.3)
-    assert capsys.readouterr().err.splitlines() == [
-        "loading the model x",
-        "run: decoding 0 of 7",
-    ]
+    text += capsys.readouterr().err
+    assert text.splitlines() == ["loading the model x", "run: decoding 0 of 7"]
 
 
 def test_terminal_shows_an_activity_until_it_ends(
@@ -122,8 +151,7 @@ def test_terminal_shows_an_activity_until_it_ends(
     monkeypatch.setenv("COLUMNS", "150")
     with show_progress(quiet=False):
         with suppress(ValueError), display.activity("loading the model x"):
-            sleep(0.2)
-            assert "loading the model x" in capsys.readouterr().err
+            wait_for("loading the model x", capsys)
             raise ValueError
         capsys.readouterr()
         sleep(0.2)

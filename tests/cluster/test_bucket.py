@@ -35,7 +35,12 @@ from eaglenet.cluster import log as lease
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.log import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError
-from eaglenet.core.object_storage import ChangedObjectError, ObjectError, ObjectFolder
+from eaglenet.core.object_storage import (
+    ChangedObjectError,
+    MissingObjectError,
+    ObjectError,
+    ObjectFolder,
+)
 from eaglenet.store import writer as writer_module
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, LineQuery
@@ -301,15 +306,17 @@ def test_a_conditional_write_whose_reply_is_lost_is_recognised(
 def test_one_writer_at_a_time_and_a_dead_one_is_replaced(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.5)
+    # Renewed after a second; on a busy machine perhaps later.
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 6.0)
     folder = ObjectFolder(location)
-    with (
-        lease.hold_lease(folder) as first,
-        pytest.raises(StoreError, match="is being written to by another eaglenet"),
-        lease.hold_lease(folder),
-    ):
-        pass
-    first.require()
+    with lease.hold_lease(folder) as first:
+        with (
+            pytest.raises(StoreError, match="is being written to by another eaglenet"),
+            lease.hold_lease(folder),
+        ):
+            pass
+        first.require()
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 1.5)
     # A lease whose holder died: nobody renews it.
     folder.write(lease.LEASE, b'{"holder": "process 1 on another", "nonce": "x"}')
     start = time.monotonic()
@@ -321,6 +328,28 @@ def test_one_writer_at_a_time_and_a_dead_one_is_replaced(
         time.sleep(1.0)
         with pytest.raises(StoreError, match=r"writer.lease could not be renewed"):
             second.require()
+
+
+def test_a_lease_is_released_while_it_is_renewed(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next writer would wait until it is over."""
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 3.0)
+    folder, is_renewing = ObjectFolder(location), threading.Event()
+    write = folder.write_if
+
+    def renew_slowly(name: str, content: bytes, tag: str | None) -> str:
+        new_tag = write(name, content, tag)
+        if tag is not None:
+            is_renewing.set()
+            time.sleep(0.3)
+        return new_tag
+
+    monkeypatch.setattr(folder, "write_if", renew_slowly)
+    with lease.hold_lease(folder):
+        assert is_renewing.wait(60)
+    with pytest.raises(MissingObjectError):
+        folder.read(lease.LEASE)
 
 
 def test_a_writer_that_was_replaced_cannot_commit(

@@ -97,22 +97,22 @@ def test_shard_serves_the_old_version_while_opening_the_next(
 
     def slow(self: LocalStore) -> Snapshot:
         is_opening.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(120)
         return take(self)
 
     monkeypatch.setattr(LocalStore, "snapshot", slow)
     answers: list[Any] = []
     waiting = threading.Thread(target=lambda: answers.append(shard.scan(request(shard, newest))))
     waiting.start()
-    assert is_opening.wait(30)
+    assert is_opening.wait(60)
     at_once: list[Any] = []
     other = threading.Thread(target=lambda: at_once.append(shard.scan(request(shard, old))))
     other.start()
-    other.join(5)
+    other.join(60)
     answered = at_once.copy()
     may_go_on.set()
-    waiting.join(30)
-    other.join(30)
+    waiting.join(60)
+    other.join(60)
     assert answered == [expected]
     assert len(answers) == 1
     assert shard.scan(request(shard, old)) == expected, "a front may still use it"

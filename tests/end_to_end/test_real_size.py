@@ -202,7 +202,7 @@ def run_index(
     words = ["index", films, "--store", store, "--model", model, "--workers", "0"]
     return subprocess.run(
         [sys.executable, "-m", "eaglenet", *map(str, words)],
-        env=environment_of(hub, home), capture_output=True, text=True, timeout=120, check=False,
+        env=environment_of(hub, home), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def test_a_terminal_shows_name_size_and_speed_of_a_download(served: Path, tmp_pa
         with suppress(OSError):  # the end of a terminal whose process is gone
             while part := os.read(master, 65536):
                 shown += part
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=300) == 0
     os.close(master)
     line = next(line for line in shown.decode().split("\r") if "model.safetensors: 100%" in line)
     size = (served / "model.safetensors").stat().st_size
@@ -256,7 +256,7 @@ def test_a_hub_that_refuses_is_reported_at_once(films: Path, tmp_path: Path) -> 
     assert done.returncode != 0
     assert "cannot be reached" in done.stderr
     assert "--model small" in done.stderr
-    assert time.monotonic() - begun < 30  # 10 s on an idle machine; most of it is imports
+    assert time.monotonic() - begun < 120  # 10 s on an idle machine; most of it is imports
 
 
 class FrontPageAlone(BaseHTTPRequestHandler):

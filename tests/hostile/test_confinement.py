@@ -8,9 +8,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from takeover import (
 from test_videos import small_video
 
 from eaglenet.core import confinement
+from eaglenet.core.errors import UsageError
 from eaglenet.core.process import child_command, start_child
 from eaglenet.indexing.decoding import (
     ClipFailure,
@@ -205,7 +208,9 @@ def peak_mebibytes() -> float:
 
 
 def test_a_worker_that_never_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 1.0)
+    budget: Budget[str] = Budget(
+        2**30, lambda request: request, lambda request: 60.0 if request == "good" else 1.0
+    )
     first, second = map_ahead(reply_with, ["unread requests", "good"], workers=1, budget=budget)
     assert isinstance(first, Failure)
     assert "the limit" in first.reason
@@ -213,8 +218,6 @@ def test_a_worker_that_never_answers_is_ended(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_isolated_process_survives_hostile_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eaglenet.core.errors import UsageError
-
     fast_messages(monkeypatch)
     process = IsolatedProcess(reply_with, 2**30, 5.0)
     try:
@@ -224,6 +227,28 @@ def test_isolated_process_survives_hostile_replies(monkeypatch: pytest.MonkeyPat
             assert np.array_equal(process("good"), np.arange(6000, dtype=np.uint8))
     finally:
         process.close()
+
+
+def test_an_isolated_process_that_starts_while_it_is_closed_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that stops does not wait for an upload that has just come."""
+    process = IsolatedProcess(reply_with, 2**30, 60.0)
+    closing, start = threading.Thread(target=process.close), workers.start_worker
+
+    def start_late(*arguments: Any, **options: Any) -> workers.Worker:
+        closing.start()
+        while not process._is_closed:
+            time.sleep(0.01)
+        time.sleep(0.1)  # Now it waits for the end of the call.
+        return start(*arguments, **options)
+
+    monkeypatch.setattr(workers, "start_worker", start_late)
+    began = time.monotonic()
+    with pytest.raises(UsageError, match="shutting down"):
+        process("unread requests")
+    closing.join()
+    assert time.monotonic() - began < 30
 
 
 def test_random_messages_are_values_or_errors() -> None:
@@ -373,20 +398,32 @@ def test_the_stream_encoder_is_confined(tmp_path: Path, missing: tuple[str, ...]
     assert "CapEff:\t0000000000000000" in status
 
 
+def status_of(pid: int) -> str:
+    """What Linux tells of a process; empty for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return ""
+
+
 def test_hosts_and_workers_have_no_privileges(missing: tuple[str, ...]) -> None:
     if missing:
         pytest.skip(f"this kernel does not confine: {missing}")
-    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 1.0)
+    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 60.0)
     outcomes = map_ahead(reply_with, ["good", "unread requests"], workers=1, budget=budget)
     next(outcomes)
-    host, worker = descendants(os.getpid())[-2:]
-    for pid, filtered in ((host, 0), (worker, 2)):
-        status = Path(f"/proc/{pid}/status").read_text()
+    own_child = f"PPid:\t{os.getpid()}\n"
+    host = [pid for pid in descendants(os.getpid()) if own_child in status_of(pid)][-1]
+    deadline = time.monotonic() + 60
+    while not (below := descendants(host)) or "Seccomp:\t2" not in status_of(below[-1]):
+        assert time.monotonic() < deadline, "no process has confined itself"
+    for pid, filtered in ((host, 0), (below[-1], 2)):
+        status = status_of(pid)
         assert f"Seccomp:\t{filtered}" in status
         assert "NoNewPrivs:\t1" in status
         assert "CapEff:\t0000000000000000" in status
         assert "Threads:\t1\n" in status
-    list(outcomes)
+    outcomes.close()  # type: ignore[attr-defined]
 
 
 def test_the_status_of_a_descriptor_is_that_of_python(tmp_path: Path) -> None:

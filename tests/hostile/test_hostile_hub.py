@@ -104,7 +104,7 @@ def test_no_header_chooses_a_path(
         began = time.monotonic()
         with pytest.raises(ModelNotFoundError, match="not a hash"):
             find_hub_folder("some/model")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     outside = [path for path in tmp_path.rglob("*") if path.is_file() and cache not in path.parents]
     assert outside == []
 

@@ -38,7 +38,7 @@ def test_lies_fail_their_own_file_only(tmp_path: Path, monkeypatch: pytest.Monke
     began = time.monotonic()
     for _ in range(2):  # The second run finds what the first one stored.
         report = index_videos([videos], store, "bag", options=options, method=BagMethod())
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300
     reasons = {Path(problem.path).stem: problem.reason for problem in report.problems}
     assert set(reasons) == {*LIES} - {"long line"}
     for name in {*LIES} - CLEANED:

@@ -92,8 +92,9 @@ class Cluster:
     def search(self) -> list[str]:
         headers = {"Authorization": f"Bearer {TOKEN}"}
         answer = httpx.get(
-            f"{self.front}/api/search", params={"q": "red ball", "k": 3}, headers=headers
-        )
+            f"{self.front}/api/search", params={"q": "red ball", "k": 3}, headers=headers,
+            timeout=60,
+        )  # fmt: skip
         assert answer.status_code == 200, answer.text
         assert not answer.json().get("missing")
         return [hit["clip_id"] for hit in answer.json()["hits"]]
@@ -107,7 +108,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = Settings(token=TOKEN, search_rate=10_000.0, header_timeout=1.0, body_timeout=1.0)
     shard = serve(lambda: create_shard_app(store, (1, 1), settings), settings, end)
     wire = Wire(port_of(shard))
-    scan = ShardScan([wire.open()], store.manifest.identity, token=TOKEN, timeout=20.0)
+    scan = ShardScan([wire.open()], store.manifest.identity, token=TOKEN, timeout=60.0)
     front = serve(lambda: create_app(Engine(store, scan=scan), settings), settings, end)
     yield Cluster(front, shard, wire)
     end.set()
@@ -212,7 +213,7 @@ def test_queries_do_not_become_requests_to_a_shard(cluster: Cluster) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     before = len(cluster.wire.sent)
     filters = {"tag": "odd", "path": "*\r\nX-Idden: 1*"}
-    with httpx.Client(base_url=cluster.front, headers=headers) as client:
+    with httpx.Client(base_url=cluster.front, headers=headers, timeout=60) as client:
         for parameters in ({"q": evil}, {"q": "red", **filters}, {"q": "red", "path": evil[5:30]}):
             assert client.get("/api/search", params=parameters).status_code in (200, 400, 422)
     assert len(cluster.wire.sent) > before

@@ -51,11 +51,11 @@ class Running:
 
     def __exit__(self, *error: object) -> None:
         self.server.should_exit = True
-        self.thread.join(10)
+        self.thread.join(60)
         self.socket.close()
 
 
-def wait_until(page: object, expression: str, seconds: float = 15.0) -> None:
+def wait_until(page: object, expression: str, seconds: float = 60.0) -> None:
     """Playwright's own waiting evaluates strings in the page, which its policy forbids."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):  # type: ignore[attr-defined]
@@ -68,7 +68,7 @@ class Watched:
 
     def __init__(self, browser: object, address: str, **options: object) -> None:
         self.context = browser.new_context(base_url=address, **options)  # type: ignore[attr-defined]
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.problems: list[str] = []
         self.outside: list[str] = []

@@ -59,14 +59,16 @@ def address(measured: Engine) -> Iterator[str]:
 
 
 def search(address: str, query: str, **parameters: Any) -> dict[str, Any]:
-    answer = httpx.get(f"{address}/api/search", params={"q": query, "k": 12, **parameters})
+    answer = httpx.get(
+        f"{address}/api/search", params={"q": query, "k": 12, **parameters}, timeout=60
+    )
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
 def test_hits_over_http_have_their_confidence_and_its_label(address: str, measured: Engine) -> None:
-    assert httpx.get(f"{address}/api/info").json()["confidence_measured"] is True
+    assert httpx.get(f"{address}/api/info", timeout=60).json()["confidence_measured"] is True
     body = search(address, SURE)
     hits = body["hits"]
     assert (hits[0]["name"], hits[0]["match"]) == ("coffee.jpg", "sure")
@@ -103,9 +105,9 @@ def test_images_and_similar_clips_have_no_confidence(address: str) -> None:
     url = f"{address}/api/search/image"
     hits = httpx.post(url, content=content, timeout=60).json()["hits"]
     assert hits[0]["name"] == "coffee.jpg"
-    similar = httpx.get(f"{address}/api/similar/{hits[0]['clip_id']}").json()["hits"]
+    similar = httpx.get(f"{address}/api/similar/{hits[0]['clip_id']}", timeout=60).json()["hits"]
     assert {hit["match"] for hit in (*hits, *similar)} == {"not measured"}
-    refused = httpx.post(url, content=content, params={"min_confidence": 0.3})
+    refused = httpx.post(url, content=content, params={"min_confidence": 0.3}, timeout=60)
     assert (refused.status_code, "min_confidence" in refused.text) == (422, True)
 
 

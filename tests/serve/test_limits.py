@@ -65,7 +65,7 @@ class HeldEngine:
         return getattr(self._engine, name)
 
     def search_many(self, *arguments: Any, **options: Any) -> Any:
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return self._engine.search_many(*arguments, **options)
 
 

@@ -81,7 +81,7 @@ def service(engine: Engine, **settings: Any) -> Iterator[str]:
         yield f"{addresses[0]}mcp"
     finally:
         until.set()
-        thread.join(30)
+        thread.join(60)
 
 
 def over_http(
@@ -299,7 +299,7 @@ def test_notes_say_what_results_lack(engine: Engine, monkeypatch: pytest.MonkeyP
     metadata = {**hits[0].metadata, "copies": ["/a.mp4", "/b.mp4"], "from_keyframes": True}
     changed = HitList([replace(hits[0], metadata=metadata)])
     monkeypatch.setattr(Engine, "search_many", lambda *_, **__: [changed])
-    monkeypatch.setattr(Engine, "missing_shards", ("shard-2",))
+    monkeypatch.setattr(Engine, "missing_since", lambda self, start: ("shard-2",))
 
     async def search(client: Client) -> None:
         found = await call(client, "search_moments", query="a red ball", k=1, path="beach")
@@ -328,17 +328,17 @@ def test_a_wrong_token_gets_nothing_and_is_slowed_down(engine: Engine) -> None:
             with pytest.raises(BaseException) as caught:
                 over_http(url, lambda client: call(client, "store_status"), token)
             assert "files" not in str(caught.value)
-        answer = httpx2.post(url, json={}, headers={"Authorization": "Bearer wrong"})
+        answer = httpx2.post(url, json={}, headers={"Authorization": "Bearer wrong"}, timeout=60)
         assert answer.status_code in (401, 429)
         # Other sites, other methods, other bodies.
         right = {"Authorization": f"Bearer {TOKEN}"}
         evil = {**right, "Origin": "http://evil.example"}
-        assert httpx2.post(url, json={}, headers=evil).status_code == 403
-        assert httpx2.get(url, headers=right).status_code == 405
-        assert httpx2.delete(url, headers=right).status_code == 405
+        assert httpx2.post(url, json={}, headers=evil, timeout=60).status_code == 403
+        assert httpx2.get(url, headers=right, timeout=60).status_code == 405
+        assert httpx2.delete(url, headers=right, timeout=60).status_code == 405
         for body in (b"", b"[]", b"{" * 1000, b"x" * 300_000, b'{"jsonrpc": "2.0", "id": 1}'):
             sent = {**right, "Content-Type": "application/json", "Accept": "application/json"}
-            assert 400 <= httpx2.post(url, content=body, headers=sent).status_code < 500
+            assert 400 <= httpx2.post(url, content=body, headers=sent, timeout=60).status_code < 500
         assert over_http(url, lambda client: call(client, "store_status"))["files"] == 11
 
 
@@ -366,7 +366,7 @@ def test_a_cancelled_call_ends_its_process_and_leaves_no_file(
         with anyio.move_on_after(1.0) as scope:
             await client.call_tool("save_clip", {"clip_id": clip_id, "start": 0, "end": 1})
         assert scope.cancelled_caught
-        for _ in range(200):
+        for _ in range(1200):
             if not set(descendants(os.getpid())) - before and not os.listdir(tmp_path):
                 break
             await anyio.sleep(0.05)
@@ -388,7 +388,7 @@ def test_looking_is_cancelled_with_its_decoder(
         with anyio.move_on_after(1.0) as scope:
             await client.call_tool("look", {"clip_id": clip_id})
         assert scope.cancelled_caught
-        for _ in range(200):
+        for _ in range(1200):
             if not set(descendants(os.getpid())) - before:
                 break
             await anyio.sleep(0.05)
@@ -407,8 +407,9 @@ def test_a_slow_tool_ends_with_an_error(
     monkeypatch.setattr(
         "eaglenet.video.reel.child_command", lambda module: [sys.executable, "-S", "-c", code]
     )
+    monkeypatch.setattr("eaglenet.serve.mcp.TIMEOUT_SHARE", 0.02)
     clip_id = engine.search("red", k=1)[0].clip_id
-    with service(engine, token=TOKEN, save_folder=tmp_path, timeout=1.0) as url:
+    with service(engine, token=TOKEN, save_folder=tmp_path, timeout=60.0) as url:
         text = over_http(
             url, lambda client: refusal(client, "save_clip", clip_id=clip_id, start=0, end=1)
         )
@@ -453,13 +454,13 @@ def test_standard_output_carries_nothing_but_the_protocol(
     began = time.monotonic()
     if is_interrupted:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert process.stderr is not None
         assert process.stderr.read().endswith("interrupted\n")
-    rest, _ = process.communicate(timeout=30)
+    rest, _ = process.communicate(timeout=60)
     assert rest == ""
     assert process.returncode == (130 if is_interrupted else 0)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     refusals = [answer for answer in answers if answer.get("id", 0) is None]
     assert [refusal["error"]["code"] for refusal in refusals] == [-32700, -32700, -32600, -32700]

@@ -43,7 +43,7 @@ class Service:
 
     def end(self, number: int) -> tuple[int, str]:
         self.process.send_signal(number)
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
 
@@ -80,10 +80,10 @@ def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: S
 
     def ask() -> None:
         body = {"queries": queries, "k": 11}
-        answers.append(httpx.post(f"{service.address}api/search", json=body, timeout=30))
+        answers.append(httpx.post(f"{service.address}api/search", json=body, timeout=60))
 
     threads = [threading.Thread(target=ask) for _ in range(6)]
-    with httpx.Client(base_url=service.address) as client:
+    with httpx.Client(base_url=service.address, timeout=60) as client:
         assert client.get("/health").json() == {"status": "ok"}
         for thread in threads:
             thread.start()
@@ -91,7 +91,7 @@ def test_a_terminated_service_answers_what_it_began_and_exits_cleanly(service: S
             time.sleep(0.001)
     code, errors = service.end(signal.SIGTERM)
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert code == 0, errors
     assert errors == ""
     assert [answer.status_code for answer in answers] == [200] * 6
@@ -115,7 +115,7 @@ def test_the_image_tower_and_a_decoder_are_ready_before_the_first_upload(store: 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_service_without_uploads_loads_no_image_tower(service: Service) -> None:
-    with httpx.Client(base_url=service.address) as client:
+    with httpx.Client(base_url=service.address, timeout=60) as client:
         assert client.get("/api/search", params={"q": "red"}).status_code == 200
     time.sleep(1)
     assert "onnxruntime" not in Path(f"/proc/{service.process.pid}/maps").read_text()
@@ -131,7 +131,7 @@ def slow_jpeg() -> bytes:
     return content[:-2] + content[scan : scan + 40] * 4000 + content[-2:]
 
 
-def test_a_service_that_decodes_an_upload_ends_within_five_seconds(store: Path) -> None:
+def test_a_service_that_decodes_an_upload_ends_without_waiting_for_it(store: Path) -> None:
     service = Service(store, "--allow-uploads")
     answers: list[httpx.Response] = []
 
@@ -150,9 +150,9 @@ def test_a_service_that_decodes_an_upload_ends_within_five_seconds(store: Path) 
     began = time.monotonic()
     code, errors = service.end(signal.SIGTERM)
     seconds = time.monotonic() - began
-    thread.join(10)
+    thread.join(60)
     assert (code, errors) == (0, "")
-    assert seconds < 5
+    assert seconds < 9  # It would wait for 10 s.
     assert answers[0].status_code == 503
 
 
@@ -172,18 +172,20 @@ def test_an_interrupted_service_says_what_it_waits_for_and_ends_at_once_the_seco
         # A request whose body never comes keeps the service from ending by itself.
         head = f"POST /api/search HTTP/1.1\r\nHost: localhost:{port}\r\nContent-Length: 9\r\n\r\n"
         connection.sendall(head.encode())
-        with httpx.Client(base_url=service.address) as client:
+        with httpx.Client(base_url=service.address, timeout=60) as client:
             while begun(client.get("/metrics").text) < 1:
                 time.sleep(0.01)
         service.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        assert service.process.stderr is not None
+        line = service.process.stderr.readline()
         began = time.monotonic()
         code, errors = service.end(signal.SIGINT)
-    assert code == 0
+        seconds = time.monotonic() - began
+    assert (code, errors) == (0, "")
     # Two if the request for the metrics is still being closed.
     waiting = r"stopping; waiting up to 10 s for open requests \([12]\); Ctrl-C again stops at once"
-    assert re.fullmatch(waiting + "\n", errors)
-    assert time.monotonic() - began < 5
+    assert re.fullmatch(waiting + "\n", line)
+    assert seconds < 9  # It would wait for 10 s.
 
 
 def test_a_taken_port_is_told(engine: Engine) -> None:

@@ -132,7 +132,7 @@ def test_what_is_no_video_or_names_other_files_is_refused(content: bytes, tmp_pa
     path.write_bytes(content)
 
     async def scenario() -> None:
-        streams = Streams(limit=1, timeout=20)
+        streams = Streams(limit=1, timeout=60)
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
         assert caught.value.status_code == 415
@@ -146,7 +146,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=5)
 
     async def scenario() -> None:
-        streams = Streams(limit=1, timeout=20)
+        streams = Streams(limit=1, timeout=60)
         first = await streams.begin(opened(path), 0.0)
         with pytest.raises(Problem) as caught:
             await streams.begin(opened(path), 0.0)
@@ -160,7 +160,7 @@ def test_no_more_are_converted_than_allowed_and_none_outlives_its_watcher(tmp_pa
                 await asyncio.sleep(3600)
 
         scope = {"type": "http", "asgi": {"spec_version": "2.3"}, "method": "GET"}
-        await asyncio.wait_for(streams.make_response(first, "GET")(scope, receive, send), 10)
+        await asyncio.wait_for(streams.make_response(first, "GET")(scope, receive, send), 60)
         assert first.process.returncode is not None
         # There is room again, and closing ends what is left.
         second = await streams.begin(opened(path), 1.0)
@@ -175,7 +175,7 @@ def test_a_conversion_that_stops_frees_its_place(tmp_path: Path) -> None:
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=5)
 
     async def scenario() -> None:
-        streams = Streams(limit=1, timeout=20)
+        streams = Streams(limit=1, timeout=60)
         conversion = await streams.begin(opened(path), 0.0)
         os.kill(conversion.process.pid, signal.SIGSTOP)
         streams.timeout = 0.2
@@ -190,7 +190,7 @@ def test_a_conversion_that_stops_frees_its_place(tmp_path: Path) -> None:
         scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "method": "GET"}
         with pytest.raises((OSError, ClientDisconnect)):
             await asyncio.wait_for(
-                streams.make_response(conversion, "GET")(scope, receive, send), 10
+                streams.make_response(conversion, "GET")(scope, receive, send), 60
             )
         assert not streams._processes
 
@@ -201,7 +201,7 @@ def test_simultaneous_requests_share_the_limit(tmp_path: Path) -> None:
     path = write_odd(tmp_path / "a.avi", "mpeg4", seconds=4)
 
     async def scenario() -> None:
-        streams = Streams(limit=2, timeout=30)
+        streams = Streams(limit=2, timeout=60)
         requests = (streams.begin(opened(path), 0.0) for _ in range(24))
         results = await asyncio.gather(*requests, return_exceptions=True)
         refusals = [result for result in results if isinstance(result, Problem)]

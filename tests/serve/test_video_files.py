@@ -218,7 +218,7 @@ def test_comparing_a_long_file_holds_nobody_up(
 
     def slow(stream: IO[bytes], is_wanted: Callable[[], bool]) -> str:
         asked.append(stream)
-        assert go.wait(20)
+        assert go.wait(60)
         return content_digest(stream, is_wanted)
 
     monkeypatch.setattr(media, "COMPARE_TIMEOUT", 0.2)
@@ -232,7 +232,7 @@ def test_comparing_a_long_file_holds_nobody_up(
             assert answers[0].headers["retry-after"]
             began = time.monotonic()
             assert client.get("/api/info").status_code == 200
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 30
         assert len(asked) == 1
         go.set()
         while client.get(address).status_code == 503:

@@ -26,7 +26,7 @@ from pathlib import Path
 from index_run import found
 end = time.monotonic() + float(sys.argv[2])
 seen, slowest = 0, 0.0
-while time.monotonic() < end:
+while time.monotonic() < end or seen < 3:
     began = time.monotonic()
     paths = found(Path(sys.argv[1]))
     slowest = max(slowest, time.monotonic() - began)
@@ -95,7 +95,7 @@ def test_a_reader_does_not_wait_for_an_open_transaction(tmp_path: Path) -> None:
         connection.execute("DELETE FROM files")
         began = time.monotonic()
         assert len(found(store)) == 2
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 15  # One that waits does for 30 s.
         connection.execute("ROLLBACK")
         connection.execute("BEGIN")
 

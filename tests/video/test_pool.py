@@ -115,7 +115,7 @@ def test_closing_early_ends_the_workers(film: Path) -> None:
     assert len(list(islice(results, 4))) == 4
     start = time.monotonic()
     results.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
 
 
 def test_prefetch_limits_the_work_ahead(film: Path) -> None:

@@ -354,6 +354,7 @@ class Lease:
         self._tag = ""
         self._renewal_time = 0.0
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def take(self) -> None:
         """Take the lease, or raise an error that names its holder."""
@@ -380,7 +381,7 @@ class Lease:
             self._tag = self.folder.write_if(LEASE, self._content(), tag)
         except ChangedObjectError:
             raise self._held_error(self.folder.read(LEASE)[0]) from None
-        threading.Thread(target=self._renew, name="lease", daemon=True).start()
+        self._thread.start()
 
     def _held_error(self, content: bytes) -> StoreLockedError:
         return StoreLockedError(
@@ -416,6 +417,8 @@ class Lease:
     def release(self) -> None:
         """Release the lease, so that other writers need not wait."""
         self._stop.set()
+        # A renewal in progress would change the tag, and the lease would seem that of another.
+        self._thread.join(LEASE_SECONDS)
         try:
             if self.folder.tag(LEASE) == self._tag:
                 self.folder.remove([LEASE])

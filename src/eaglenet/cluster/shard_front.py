@@ -13,10 +13,12 @@ import dataclasses
 import http.client
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -72,7 +74,7 @@ ANSWER_BYTES = 64 * 1024
 ROW_BYTES = 32
 """Maximum bytes per row of an answer, in base64."""
 RECENT_SECONDS = 3.0
-"""Seconds after a failure in which the shard may be missing from results."""
+"""Seconds in which a shard that a search was without counts as missing."""
 VECTOR_BYTES = 128 * 1024
 """Bytes of vectors per request; shards accept bodies of up to twice that."""
 CODED_QUERIES = 8
@@ -126,7 +128,8 @@ class RemoteShard:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
         self.failed_at: float | None = None
         """Time of the last failure; None while the shard works."""
-        self.last_failure = -RECENT_SECONDS
+        self.left_out_at = -math.inf
+        """Time of ``time.perf_counter`` of the last search without this shard."""
         self.reason = ""
 
     def submit(self, query: ShardQuery[Answer]) -> Future[list[Answer]]:
@@ -164,7 +167,7 @@ class RemoteShard:
             return
         if self.failed_at is None:
             logger.warning("%s is left out: %s", self.name, failure)
-        self.failed_at = self.last_failure = time.monotonic()
+        self.failed_at = time.monotonic()
         self.reason = str(failure)
 
     def close(self) -> None:
@@ -216,8 +219,8 @@ class ShardScan:
             for number, url in enumerate(urls, 1)
         ]
         self._last_snapshot: Snapshot | None = None
-        self._outdated_version: int | None = None
-        """Version that a shard did not have, for which a search was already repeated."""
+        self._outdated = threading.local()
+        """Version that a shard did not have, for which this thread already repeated a search."""
         self._stop = threading.Event()
         self._prober = threading.Thread(target=self._probe, name="shards-probe", daemon=True)
         self._prober.start()
@@ -225,11 +228,14 @@ class ShardScan:
     @property
     def missing_shards(self) -> tuple[str, ...]:
         """Labels of the shards that are left out now, or were recently."""
-        now = time.monotonic()
+        return self.missing_since(time.perf_counter() - RECENT_SECONDS)
+
+    def missing_since(self, start: float) -> tuple[str, ...]:
+        # A shard may answer again before the search that was without it has ended.
         return tuple(
             shard.label
             for shard in self.shards
-            if shard.failed_at is not None or now - shard.last_failure < RECENT_SECONDS
+            if shard.failed_at is not None or shard.left_out_at >= start
         )
 
     def shortlists(
@@ -269,14 +275,17 @@ class ShardScan:
         """Return the answers of all working shards, per shard and query."""
         working_shards = [shard for shard in self.shards if shard.failed_at is None]
         answers = self._send(query, working_shards, is_search=True)
+        for shard in self.shards:
+            if shard not in answers:
+                shard.left_out_at = time.perf_counter()
         if not answers:
             reasons = "; ".join(f"{shard.name}: {shard.reason}" for shard in self.shards)
             raise UnreachableError(f"no shard of the store answers: {reasons}")
-        return answers
+        return list(answers.values())
 
     def _send(
         self, query: ShardQuery[Answer], shards: Sequence[RemoteShard], *, is_search: bool = False
-    ) -> list[list[Answer]]:
+    ) -> dict[RemoteShard, list[Answer]]:
         """Send a query to these shards; return the answers that arrive in time."""
         futures = {shard.submit(query): shard for shard in shards}
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
@@ -289,13 +298,17 @@ class ShardScan:
             if isinstance(error, OtherVersionError)
         }
         version = query.body["version"]
-        if version_errors and is_search and self._outdated_version != version:
+        outdated_version = getattr(self._outdated, "version", None)
+        if version_errors and is_search and outdated_version != version:
             # The front may be outdated. Raised once per version: afterwards the shard is to blame.
-            self._outdated_version = version
+            # Per thread, because another search may still be in the old version.
+            self._outdated.version = version
             raise OutdatedError("the store changed during the search; search again")
         for future, error in version_errors.items():
             futures[future].record(error)
-        return [future.result() for future, error in errors.items() if error is None]
+        return {
+            futures[future]: future.result() for future, error in errors.items() if error is None
+        }
 
     def _vector_query(
         self,
@@ -379,10 +392,12 @@ class ShardScan:
                     and self._last_snapshot is not None
                     and not is_pending
                 ):
-                    probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
+                    with suppress(RuntimeError):  # Python is ending, or has no thread for it.
+                        probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
 
     def close(self) -> None:
         self._stop.set()
+        self._prober.join()
         for shard in self.shards:
             shard.close()
 

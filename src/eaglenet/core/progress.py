@@ -230,6 +230,8 @@ class Heartbeat:
 
     def __exit__(self, *exception: object) -> None:
         self._is_done.set()
+        # Python's end stops a thread in the middle of a line, and aborts if it held the stream.
+        self._thread.join()
 
     def print(self, line: str) -> None:
         self._last_line = time.monotonic()

@@ -317,8 +317,11 @@ class Sender(AbstractContextManager["Sender"]):
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._is_stopping:
+        while True:
+            # Cleared before the test: a stop after it then ends the next wait.
             self._wake.clear()
+            if self._is_stopping:
+                return
             try:
                 pause = self.send_next()
             except sqlite3.Error as error:

@@ -175,6 +175,10 @@ class Engine:
         """Names of the shards of the store that cannot be reached now."""
         return self._scan.missing_shards if self._scan is not None else ()
 
+    def missing_since(self, start: float) -> tuple[str, ...]:
+        """Names of those, and of shards that a search since a ``time.perf_counter`` was without."""
+        return self._scan.missing_since(start) if self._scan is not None else ()
+
     def _current_view(self) -> StoreView:
         """Read the store again if it has changed or was replaced."""
         try:

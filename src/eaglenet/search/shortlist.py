@@ -88,6 +88,10 @@ class Scan(Protocol):
         """Names of the shards of the store that cannot be reached now."""
         ...
 
+    def missing_since(self, start: float) -> tuple[str, ...]:
+        """Names of those, and of shards that a search since a ``time.perf_counter`` was without."""
+        ...
+
     def shortlists(
         self,
         snapshot: Snapshot,

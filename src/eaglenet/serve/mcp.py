@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial, wraps
@@ -83,6 +84,8 @@ MAX_SAVED = 200
 """Clips that one run may save, so that an assistant in a loop cannot fill the disk."""
 STDIO_TIMEOUT = 120.0
 """Time limit of a tool in seconds; over HTTP the limit of the service applies."""
+TIMEOUT_SHARE = 0.9
+"""Time limit of a tool, as a share of that of the service, which would close the connection."""
 CANCEL_SECONDS = 1.0
 """Time for running tools to remove unfinished files after an interrupt."""
 INSTRUCTIONS = (
@@ -186,8 +189,7 @@ class Agents:
 
         @wraps(tool)
         async def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-            # Less than the limit of the service, which would close the connection.
-            seconds = 0.9 * self.state.settings.timeout
+            seconds = TIMEOUT_SHARE * self.state.settings.timeout
             try:
                 with anyio.fail_after(seconds):
                     return await tool(*args, **kwargs)
@@ -252,6 +254,7 @@ class Agents:
             options.replace, {name: value for name, value in filters.items() if value}
         )
         typed_query = parse(query, is_literal=literal)
+        start = time.perf_counter()
         result = await self.state.batcher.search([typed_query], k, options)
         hits = result.hits[0]
         note = ""
@@ -267,7 +270,7 @@ class Agents:
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits)))
+        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits, start)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -278,8 +281,9 @@ class Agents:
         """Find moments of other files that look like a clip."""
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
+        start = time.perf_counter()
         hits = await self.state.batcher.call(find)
-        note = visible_text("; ".join(self._gaps(hits)))
+        note = visible_text("; ".join(self._gaps(hits, start)))
         return MomentsBody(moments=[self._moment(hit) for hit in hits], note=note)
 
     async def look(
@@ -453,15 +457,18 @@ class Agents:
     async def _find(self, clip_id: str) -> tuple[Clip, FileTable]:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
 
-    def _gaps(self, hits: Sequence[Hit]) -> Iterator[str]:
-        """Yield what the hits leave out: near copies, frames between keyframes, shards."""
+    def _gaps(self, hits: Sequence[Hit], start: float) -> Iterator[str]:
+        """Yield what the hits of a search leave out: near copies, frames between keyframes, shards.
+
+        start: ``time.perf_counter`` before the search.
+        """
         copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
         if copies:
             yield f"near copies not shown: {len(copies)}"
         if any("from_keyframes" in hit.metadata for hit in hits):
             yield "some moments are from files indexed from keyframes only so far"
-        if self.state.engine.missing_shards:
-            yield f"without {', '.join(self.state.engine.missing_shards)}, which cannot be reached"
+        if missing := self.state.engine.missing_since(start):
+            yield f"without {', '.join(missing)}, which cannot be reached"
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [

@@ -575,6 +575,10 @@ class IsolatedProcess:
             raise EagleNetError("the service is shutting down")
         if self._worker is None:
             self._worker = start_worker(self.work, self.memory, threads=self.threads)
+            # `close` kills the worker that it sees; it may have looked before this one was there.
+            if self._is_closed:
+                self._stop()
+                raise EagleNetError("the service is shutting down")
         return self._worker
 
     def _call(self, request: Any, shared_file: SharedFile | None) -> Reply:

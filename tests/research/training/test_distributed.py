@@ -244,6 +244,6 @@ def test_waiting_for_a_rank_that_never_comes_ends_with_a_message(tmp_path: Path)
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     child = start(rank, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", **shared)
     assert wait(child) == 0
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120
     assert "rank 1 of 2 could not connect to the others" in path.read_text()
     assert os.environ.get("RANK") is None
