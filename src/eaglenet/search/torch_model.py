@@ -213,12 +213,16 @@ class RowCache:
     def gather(
         self, keys: Sequence[Hashable], compute: Callable[[list[int]], Rows]
     ) -> dict[str, Tensor]:
-        """Return the rows of distinct ``keys``; call ``compute`` for those that are not cached.
+        """Return the rows of ``keys``; call ``compute`` for those that are not cached.
 
-        It receives their positions in ``keys``, and may run in several threads at once.
+        It receives their positions in ``keys``, and may run in several threads at once. Copies of
+        a file have equal keys.
         """
+        first_positions = {key: number for number, key in reversed(list(enumerate(keys)))}
         with self._lock:
-            positions = [number for number, key in enumerate(keys) if key not in self._indices]
+            positions = sorted(
+                number for key, number in first_positions.items() if key not in self._indices
+            )
             if not positions:
                 return self._read(keys)
             for key in keys:
