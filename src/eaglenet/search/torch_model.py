@@ -36,8 +36,12 @@ from eaglenet.models.files import (
 from eaglenet.models.folder import with_head
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
-from eaglenet.search.model import ClipFeatures, require_identity, require_model
-from eaglenet.store.base import Store
+from eaglenet.search.model import (
+    ClipFeatures,
+    ManifestSource,
+    require_identity,
+    require_model,
+)
 from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_features
 
 logger = logging.getLogger(__name__)
@@ -64,7 +68,7 @@ def load_model(name: str) -> Method:
 
 
 def load_for_search(
-    store: Store, model: str | Path | Method | None, device: torch.device | str
+    store: ManifestSource, model: str | Path | Method | None, device: torch.device | str
 ) -> Method:
     """Load the model of a store, and check that it is the one that the store was made with.
 
