@@ -13,6 +13,7 @@ import dataclasses
 import http.client
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +73,7 @@ ANSWER_BYTES = 64 * 1024
 ROW_BYTES = 32
 """Maximum bytes per row of an answer, in base64."""
 RECENT_SECONDS = 3.0
-"""Seconds after a failure in which the shard may be missing from results."""
+"""Seconds for which a shard that was left out counts as missing."""
 VECTOR_BYTES = 128 * 1024
 """Bytes of vectors per request; shards accept bodies of up to twice that."""
 CODED_QUERIES = 8
@@ -124,9 +125,11 @@ class RemoteShard:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {shard_token(token, shard)}"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
+        self._lock = threading.Lock()
         self.failed_at: float | None = None
         """Time of the last failure; None while the shard works."""
-        self.last_failure = -RECENT_SECONDS
+        self.last_missing = -math.inf
+        """Time at which the shard was last left out of results."""
         self.reason = ""
 
     def submit(self, query: ShardQuery[Answer]) -> Future[list[Answer]]:
@@ -157,15 +160,16 @@ class RemoteShard:
         return answers
 
     def record(self, failure: ShardFailureError | None) -> None:
-        if failure is None:
-            if self.failed_at is not None:
-                logger.warning("%s answers again", self.name)
-            self.failed_at, self.reason = None, ""
-            return
-        if self.failed_at is None:
+        with self._lock:
+            has_failed = self.failed_at is not None
+            if failure is not None or has_failed:
+                self.last_missing = time.perf_counter()
+            self.failed_at = None if failure is None else self.last_missing
+            self.reason = "" if failure is None else str(failure)
+        if failure is None and has_failed:
+            logger.warning("%s answers again", self.name)
+        elif failure is not None and not has_failed:
             logger.warning("%s is left out: %s", self.name, failure)
-        self.failed_at = self.last_failure = time.monotonic()
-        self.reason = str(failure)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -225,11 +229,13 @@ class ShardScan:
     @property
     def missing_shards(self) -> tuple[str, ...]:
         """Labels of the shards that are left out now, or were recently."""
-        now = time.monotonic()
+        return self.missing_since(time.perf_counter() - RECENT_SECONDS)
+
+    def missing_since(self, start: float) -> tuple[str, ...]:
         return tuple(
             shard.label
             for shard in self.shards
-            if shard.failed_at is not None or now - shard.last_failure < RECENT_SECONDS
+            if shard.failed_at is not None or shard.last_missing >= start
         )
 
     def shortlists(
@@ -278,7 +284,12 @@ class ShardScan:
         self, query: ShardQuery[Answer], shards: Sequence[RemoteShard], *, is_search: bool = False
     ) -> list[list[Answer]]:
         """Send a query to these shards; return the answers that arrive in time."""
-        futures = {shard.submit(query): shard for shard in shards}
+        futures = {}
+        for shard in shards:
+            try:
+                futures[shard.submit(query)] = shard
+            except Exception as error:  # Such as no thread for it: the other shards answer.
+                shard.record(ShardFailureError(f"{type(error).__name__}: {error}"[:300]))
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
         for future in late_futures:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
@@ -374,12 +385,12 @@ class ShardScan:
         while not self._stop.wait(PROBE_SECONDS):
             for shard in self.shards:
                 is_pending = shard in probes and not probes[shard].done()
-                if (
-                    shard.failed_at is not None
-                    and self._last_snapshot is not None
-                    and not is_pending
-                ):
-                    probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
+                snapshot = self._last_snapshot
+                if shard.failed_at is not None and snapshot is not None and not is_pending:
+                    try:
+                        probes[shard] = shard.submit(self._probe_query(snapshot))
+                    except Exception as error:  # Such as no thread for it: the next probe tries.
+                        logger.warning("%s cannot be probed: %s", shard.name, error)
 
     def close(self) -> None:
         self._stop.set()

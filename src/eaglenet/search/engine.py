@@ -177,6 +177,13 @@ class Engine:
         """Names of the shards of the store that cannot be reached now."""
         return self._scan.missing_shards if self._scan is not None else ()
 
+    def missing_shards_since(self, start: float) -> tuple[str, ...]:
+        """Return the names of the shards that a search after ``start`` may have left out.
+
+        ``start``: a value of ``time.perf_counter``. A shard may answer again before a search ends.
+        """
+        return self._scan.missing_since(start) if self._scan is not None else ()
+
     def _current_view(self) -> StoreView:
         """Read the store again if it has changed or was replaced."""
         try:

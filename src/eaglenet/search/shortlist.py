@@ -88,6 +88,13 @@ class Scan(Protocol):
         """Names of the shards of the store that cannot be reached now."""
         ...
 
+    def missing_since(self, start: float) -> tuple[str, ...]:
+        """Return the names of the shards that a search after ``start`` may have left out.
+
+        ``start``: a value of ``time.perf_counter``.
+        """
+        ...
+
     def shortlists(
         self,
         snapshot: Snapshot,

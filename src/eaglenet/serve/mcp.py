@@ -12,6 +12,7 @@ import asyncio
 import math
 import os
 import re
+import time
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -316,6 +317,7 @@ class Agents:
         ] = False,
     ) -> MomentsBody:
         """Find the moments of videos and images that match a text, best first."""
+        start = time.perf_counter()
         options = SearchOptions(
             group_files=one_per_file,
             modalities=tuple(search_in),
@@ -346,7 +348,7 @@ class Agents:
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits)))
+        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits, start)))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -355,10 +357,11 @@ class Agents:
         self, clip_id: ClipId, k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 8
     ) -> MomentsBody:
         """Find moments of other files that look like a clip."""
+        start = time.perf_counter()
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
         hits = await self.state.batcher.call(find)
-        note = visible_text("; ".join(self._gaps(hits)))
+        note = visible_text("; ".join(self._gaps(hits, start)))
         return MomentsBody(moments=[self._moment(hit) for hit in hits], note=note)
 
     async def look(
@@ -532,15 +535,19 @@ class Agents:
     async def _find(self, clip_id: str) -> tuple[Clip, FileTable]:
         return await anyio.to_thread.run_sync(find_clip, self.state.engine, clip_id)
 
-    def _gaps(self, hits: Sequence[Hit]) -> Iterator[str]:
-        """Yield what the hits leave out: near copies, frames between keyframes, shards."""
+    def _gaps(self, hits: Sequence[Hit], start: float) -> Iterator[str]:
+        """Yield what the hits of a search leave out: near copies, frames between keyframes, shards.
+
+        ``start``: time of its request.
+        """
         copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
         if copies:
             yield f"near copies not shown: {len(copies)}"
         if any("from_keyframes" in hit.metadata for hit in hits):
             yield "some moments are from files indexed from keyframes only so far"
-        if self.state.engine.missing_shards:
-            yield f"without {', '.join(self.state.engine.missing_shards)}, which cannot be reached"
+        missing_shards = self.state.engine.missing_shards_since(start)
+        if missing_shards:
+            yield f"without {', '.join(missing_shards)}, which cannot be reached"
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [
