@@ -524,7 +524,7 @@ def check_reply(check: Callable[[Any, Any], None] | None, request: Any, reply: R
 
 
 _STARTER = ThreadPoolExecutor(1, thread_name_prefix="decoders")
-"""Thread that lasts: on Linux a process ends with the thread that started it, and another thread may
+"""Lasting thread: on Linux a process ends with the thread that started it, while another thread may
 be using it."""
 
 
