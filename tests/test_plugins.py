@@ -9,7 +9,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -149,3 +152,24 @@ def test_broken_plugin_is_skipped_with_a_warning(
     monkeypatch.setattr(plugins, "_loaded_groups", set())
     plugins.load_installed()
     assert "skipped plug-in broken (no_such_module)" in caplog.text
+
+
+def test_threads_wait_for_the_plugins_that_another_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: plugins.Registry[int] = plugins.Registry("shape", is_open=True)
+    is_loading = threading.Event()
+
+    class Slow:
+        name, value = "slow", "slow"
+
+        def load(self) -> None:
+            is_loading.set()
+            time.sleep(0.2)
+            assert "circle" not in shapes  # A plug-in may look up names itself.
+            shapes.add("square", 4)
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Slow()])
+    monkeypatch.setattr(plugins, "_loaded_groups", set())
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: shapes["square"])
+        assert is_loading.wait(10)
+        assert threads.submit(lambda: shapes["square"]).result() == first.result() == 4

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
+from eaglenet.serve.app import create_app
 from eaglenet.store import codes
 from eaglenet.store.codes import MAX_SUM, merge_best, num_bits, weights_of
 from eaglenet.store.records import Changes
@@ -64,6 +66,13 @@ def few_candidates(
 def frames_of(count: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return F.normalize(torch.randn(count, 5, 24, generator=generator), dim=-1)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
 
 
 def fronts(folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
@@ -207,6 +216,61 @@ def test_results_say_that_a_shard_is_missing_whatever_its_error(
     hits = front.search("red car", 30, rerank=False)
     assert {hit.path for hit in hits} == {f"/videos/{number}.mp4" for number in (3, 4, 5)}
     assert front.missing_shards == ("shard 1 of 2",)
+
+
+def test_results_say_that_a_shard_was_missing_after_it_answers_again(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge, or features from object storage, may take longer than the shard is down."""
+    monkeypatch.setattr(shard_front, "RECENT_SECONDS", 0.0)
+    make_store(tmp_path, bag, num_files=6, clips_each=5)
+    _, front, *_ = fronts(tmp_path, bag, monkeypatch)
+    assert isinstance(front._scan, ShardScan)
+    post, down = RemoteShard._post, [front._scan.shards[0]]
+
+    def fail_once(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
+        if self in down:
+            down.clear()
+            raise ConnectionError("no answer")
+        return post(self, query, body)
+
+    def wait_for_shards(self: Engine, *_: object) -> str:
+        assert until(lambda: self.missing_shards == ())
+        return ""
+
+    monkeypatch.setattr(RemoteShard, "_post", fail_once)
+    monkeypatch.setattr(Engine, "few_clips_notice", wait_for_shards)
+    with TestClient(create_app(front), base_url="http://localhost") as client:
+        for missing, num_files in ((["shard 1 of 2"], 3), ([], 6)):
+            answer = client.get("/api/search", params={"q": "red car", "k": 30}).json()
+            assert answer["missing"] == missing
+            assert len({hit["path"] for hit in answer["hits"]}) == num_files
+
+
+def test_a_shard_without_a_thread_for_requests_fails_no_search_and_is_probed_until_it_has_one(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_front, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(shard_front, "RECENT_SECONDS", 0.0)
+    make_store(tmp_path, bag, num_files=6, clips_each=5)
+    _, front, *_ = fronts(tmp_path, bag, monkeypatch)
+    assert isinstance(front._scan, ShardScan)
+    shard, submit, failures = front._scan.shards[0], RemoteShard.submit, []
+
+    def fail_thrice(self: RemoteShard, query: ShardQuery[Any]) -> Any:
+        if self is shard and len(failures) < 3:
+            failures.append(query)
+            raise RuntimeError("can't start new thread")
+        return submit(self, query)
+
+    monkeypatch.setattr(RemoteShard, "submit", fail_thrice)
+    start = time.perf_counter()
+    hits = front.search("red car", 30, rerank=False)
+    assert {hit.path for hit in hits} == {f"/videos/{number}.mp4" for number in (3, 4, 5)}
+    assert front.missing_shards_since(start) == ("shard 1 of 2",)
+    assert until(lambda: front.missing_shards == ())
+    assert len(failures) == 3
+    assert len(front.search("red car", 30, keep_duplicates=True)) == 30
 
 
 def test_shard_reads_its_own_codes_and_no_vectors(

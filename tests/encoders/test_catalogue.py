@@ -171,6 +171,7 @@ def test_a_store_remembers_the_exact_revision(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
     commit = "0123456789" * 4
     snapshot = tmp_path / commit
@@ -182,7 +183,7 @@ def test_a_store_remembers_the_exact_revision(
     def download(identifier: str, file: str, *, revision: str | None, **_: Any) -> str:
         requests.append((identifier, revision))
         if not (snapshot / file).is_file():
-            raise FileNotFoundError(file)
+            raise LocalEntryNotFoundError(file)
         return str(snapshot / file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)

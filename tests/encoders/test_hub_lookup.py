@@ -98,6 +98,7 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
 ) -> None:
     import huggingface_hub
     from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError
 
     save_clip(ClipEncoder(CONFIG), TOKENIZER, tmp_path)
     requests = []
@@ -106,7 +107,7 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
         identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
     ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
-            raise FileNotFoundError(file)
+            raise EntryNotFoundError(file)
         requests.append(file)
         return str(tmp_path / file)
 
@@ -114,8 +115,8 @@ def test_the_hub_is_asked_for_what_the_cache_does_not_have(
     monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("somebody/model") == tmp_path
-    expected = ["config.json", "model.safetensors", "tokenizer.json"]
-    expected += ["preprocessor_config.json", "tokenizer_config.json"]
+    expected = ["config.json", "preprocessor_config.json", "tokenizer_config.json"]
+    expected += ["model.safetensors", "tokenizer.json"]
     assert requests == expected
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ModelNotFoundError, match="the hub answered: pytorch_model"):
@@ -141,6 +142,7 @@ def test_other_layouts_of_the_hub_are_found(
     """open_clip's folders, with or without timm's image tower, and Meta's single file."""
     import huggingface_hub
     from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError
 
     for file in files:
         (tmp_path / file).write_text('{"architecture": "vit_base_patch32_clip_224"}')
@@ -150,7 +152,7 @@ def test_other_layouts_of_the_hub_are_found(
         identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
     ) -> Any:
         if local_files_only or not (tmp_path / file).is_file():
-            raise FileNotFoundError(file)
+            raise EntryNotFoundError(file)
         requests.append(file)
         return str(tmp_path / file)
 
@@ -159,3 +161,44 @@ def test_other_layouts_of_the_hub_are_found(
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
     assert find_hub_folder("facebook/PE-Core-B16-224") == tmp_path
     assert "model.safetensors" not in requests
+
+
+@pytest.mark.parametrize(
+    ("files", "unreachable_file"),
+    [
+        (["config.json", "model.safetensors", "tokenizer.json"], "preprocessor_config.json"),
+        (["open_clip_config.json", "open_clip_model.safetensors"], "tokenizer.json"),
+    ],
+)
+def test_a_model_is_not_used_without_a_file_that_could_not_be_downloaded(
+    files: list[str], unreachable_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not now, and not later from the cache: its pixels and words would be read in another way."""
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    cache = tmp_path / "cache"
+    cache.mkdir()
+
+    def download(
+        identifier: Any, file: Any, *, revision: Any, local_files_only: Any, tqdm_class: Any
+    ) -> Any:
+        if not local_files_only:
+            if file == unreachable_file:
+                raise LocalEntryNotFoundError("no connection") from TimeoutError()
+            if file in files:
+                (cache / file).write_text("{}")
+        if not (cache / file).is_file():
+            raise (LocalEntryNotFoundError if local_files_only else EntryNotFoundError)(file)
+        return str(cache / file)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    for _ in range(2):
+        with pytest.raises(ModelNotFoundError, match="the hub answered"):
+            find_hub_folder("somebody/model")
+    files.append(unreachable_file)
+    unreachable_file = ""
+    assert find_hub_folder("somebody/model") == cache

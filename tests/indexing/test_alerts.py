@@ -465,3 +465,22 @@ def test_watch_with_small_runs_a_command(tmp_path: Path, commands: Path) -> None
     assert json.loads(rows[0])["environment"]["EAGLENET_PATH"].endswith("red; touch pwned.jpg")
     assert not list(tmp_path.rglob("pwned"))
     assert os.path.exists(database_path(tmp_path / "store"))
+
+
+def test_an_action_that_fails_in_an_unforeseen_way_stops_no_other(tmp_path: Path) -> None:
+    """Without the thread that sends, all later alerts would be lost until the next start."""
+    memory, is_sent = AlertDatabase(tmp_path / "a.db"), threading.Event()
+    memory.add(memory.begin("red", []), "x", [{"id": "1", "path": "/\u7ea2"}, {"id": "2"}])
+
+    def act(moment: Any) -> None:
+        if moment["id"] == "1":
+            raise UnicodeEncodeError("latin-1", moment["path"], 1, 2, "not in this locale")
+        is_sent.set()
+
+    with Sender(memory, act) as sender:
+        assert is_sent.wait(10)
+        assert sender._thread.is_alive()
+    pending = memory.next_pending()
+    assert pending is not None
+    assert pending[0] == "1"
+    memory.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from eaglenet.models import light_model
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.store.store import LocalStore
+from eaglenet.transcripts import subtitles
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -177,3 +179,22 @@ def test_the_command_says_that_a_line_was_found_by_its_meaning(
     arguments = ["search", "cooking instructions", "--store", str(original / "store")]
     shown = CliRunner().invoke(app, [*arguments, "--in", "speech"])
     assert f"speech {SALT} (by meaning)" in shown.output
+
+
+def test_lines_stay_while_the_folder_of_their_subtitles_cannot_be_read(
+    folder: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    readable = subtitles.os
+    functions = {**vars(readable), "scandir": refuse}
+    monkeypatch.setattr(subtitles, "os", SimpleNamespace(**functions))
+    reasons = {problem.path: problem.reason for problem in index(folder, bag).problems}
+    assert reasons == {str(folder / "v"): "subtitles: Permission denied; index again to read them"}
+    engine = Engine.open(folder / "store", bag)
+    assert engine.snapshot.num_lines == 5
+    monkeypatch.setattr(subtitles, "os", readable)
+    (folder / "v" / "b.srt").unlink()
+    assert index(folder, bag).problems == ()
+    assert engine.snapshot.num_lines == 4

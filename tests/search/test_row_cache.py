@@ -58,3 +58,13 @@ def test_returns_more_rows_than_fit() -> None:
     gathered(kept, [1, 2])
     assert gathered(kept, [2, 3, 4, 5])[:3] == [3, 4, 5]
     assert gathered(RowCache(0), [7, 8]) == [7, 8]
+
+
+def test_equal_keys_share_a_row_and_do_not_displace_others() -> None:
+    """Copies of a file have equal keys, and are on one shortlist."""
+    kept = RowCache(10 * ROW_BYTES)
+    assert gathered(kept, [5, 5, 3, 8, 5]) == [5, 3, 8]
+    assert gathered(kept, [3, 8, 5, 5]) == []
+    assert len(kept) == 3
+    assert gathered(RowCache(2 * ROW_BYTES), [1, 1, 2, 3]) == [1, 2, 3, 1, 1, 2, 3]
+    assert gathered(RowCache(0), [7, 7, 8]) == [7, 8, 7, 7, 8]

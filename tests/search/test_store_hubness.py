@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
 from eaglenet.search.shortlist import approximate_shortlists, exact_shortlists, merge_shortlists
+from eaglenet.store.database import Database
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes
 from eaglenet.store.store import LocalStore
@@ -223,3 +225,20 @@ def test_store_without_a_hubness_bank_is_not_corrected(bag: BagMethod, tmp_path:
     assert Engine.open(tmp_path, bag).info()["hubness"] == "off"
     set_bank(tmp_path, bank_of(bag))
     assert Engine.open(tmp_path, bag).info()["hubness"] == "6 texts given, weight 1"
+
+
+def test_a_bank_that_is_set_while_a_search_reads_the_store_is_no_damage(
+    bag: BagMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path, bag, num_files=2)
+    snapshot = LocalStore.open(tmp_path).snapshot()
+    value = Database.value
+
+    def set_between(self: Database, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        result = value(self, statement, parameters)
+        if statement == "SELECT count(*) FROM hubness":
+            set_bank(tmp_path, bank_of(bag))
+        return result
+
+    monkeypatch.setattr(Database, "value", set_between)
+    assert snapshot.hubness_offsets is None

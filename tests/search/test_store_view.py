@@ -9,6 +9,8 @@ import pytest
 
 from eaglenet.core.errors import StoreError
 from eaglenet.search.engine import Engine
+from eaglenet.search.options import SearchOptions
+from eaglenet.search.query import Query
 from eaglenet.store.records import Changes, Clip
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
@@ -123,3 +125,34 @@ def test_info_lists_each_folder_once(tmp_path: Path) -> None:
         writer.finish()
     info = Engine.open(tmp_path / "store", bag).info()
     assert info["folders"] == ["/videos", "/videos-2", "s3://b/x"]
+
+
+def test_a_search_that_began_before_a_store_was_replaced_keeps_its_model(tmp_path: Path) -> None:
+    """Another search has found the new store, and loads the model of that."""
+    folder, other, first = tmp_path / "store", tmp_path / "other", BagMethod()
+    make_store(folder, first)
+    make_store(other, BagMethod(seed=5), num_files=2)
+    engine = Engine.open(folder, first)
+    hits = engine.search("red", k=50)
+    view = engine._current_view()
+    folder.rename(tmp_path / "old")
+    other.rename(folder)
+    assert engine.manifest.identity != view.manifest.identity
+    with pytest.raises(StoreError, match="another model"):
+        _ = engine.model
+    engine._model = None
+    assert engine._retriever(view).search([Query("red")], 50, SearchOptions()) == [hits]
+
+
+def test_files_of_a_store_that_replaced_another_do_not_count_as_damage(tmp_path: Path) -> None:
+    """A search that began before reads them where those of the old store were."""
+    folder, other, bag = tmp_path / "store", tmp_path / "other", BagMethod()
+    make_store(folder, bag)
+    make_store(other, bag, seed=2)
+    engine = Engine.open(folder, bag)
+    view = engine._current_view()
+    folder.rename(tmp_path / "old")
+    other.rename(folder)
+    with pytest.raises(OutdatedError):
+        engine._retriever(view).search([Query("red")], 5, SearchOptions())
+    assert len(engine.search("red")) == 10

@@ -101,6 +101,30 @@ def test_threads_reload_the_image_tower_once(tmp_path: Path) -> None:
     assert vision is not method.encoder.vision
 
 
+def test_a_thread_never_gets_the_released_tower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if another restores the tower while this one looks it up."""
+    save_small_model(tmp_path)
+    encoder = eaglenet.load(tmp_path).encoder
+    assert isinstance(encoder, TowerEncoder)
+    vision = eaglenet.load(tmp_path).encoder.vision  # type: ignore[attr-defined]
+    encoder.release_vision(lambda: vision)
+    look_up, is_first = torch.nn.Module.__getattr__, [True]
+
+    def look_up_slowly(self: torch.nn.Module, name: str) -> Any:
+        value = look_up(self, name)
+        if self is encoder and name == "vision" and is_first:
+            is_first.clear()
+            thread = threading.Thread(target=lambda: encoder.vision)
+            thread.start()
+            thread.join()
+        return value
+
+    monkeypatch.setattr(torch.nn.Module, "__getattr__", look_up_slowly)
+    assert encoder.vision is vision
+
+
 def save_hub_folder(folder: Path, *, layers: int = 2) -> Path:
     """A CLIP as it is on the hub, in half precision, narrow."""
     vision = VisionConfig(image_size=32, patch_size=8, width=64, layers=layers, heads=1)

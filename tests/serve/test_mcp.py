@@ -299,7 +299,7 @@ def test_notes_say_what_results_lack(engine: Engine, monkeypatch: pytest.MonkeyP
     metadata = {**hits[0].metadata, "copies": ["/a.mp4", "/b.mp4"], "from_keyframes": True}
     changed = HitList([replace(hits[0], metadata=metadata)])
     monkeypatch.setattr(Engine, "search_many", lambda *_, **__: [changed])
-    monkeypatch.setattr(Engine, "missing_since", lambda self, start: ("shard-2",))
+    monkeypatch.setattr(Engine, "missing_shards_since", lambda engine, start: ("shard-2",))
 
     async def search(client: Client) -> None:
         found = await call(client, "search_moments", query="a red ball", k=1, path="beach")

@@ -16,6 +16,7 @@ from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.indexing.exchange import export_store, import_store, read_table, write_table
 from eaglenet.store import schema
 from eaglenet.store.records import Changes, ClipBatch
+from eaglenet.store.snapshot import OutdatedError
 from eaglenet.store.store import LocalStore
 
 
@@ -131,3 +132,19 @@ def test_an_export_with_other_marks_is_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "tables", "clips", "parquet", chunks)
     with pytest.raises(UsageError, match="from_keyframes"):
         import_store(tmp_path / "tables", tmp_path / "copy")
+
+
+def test_a_snapshot_does_not_leave_out_clips_that_exact_ones_replaced(tmp_path: Path) -> None:
+    """Others would stand for them: a line at second 5 would belong to the clip from second 10."""
+    store = make_quick(tmp_path)
+    snapshot, (clip, *_) = store.snapshot(), store.snapshot().clips_of_content(content_of(0))
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes([make_batch(0, [0, 2])]))
+    assert snapshot.clips_of_content(content_of(1)) == store.snapshot().clips_of_content(
+        content_of(1)
+    )
+    with pytest.raises(OutdatedError):
+        snapshot.clips_at([(clip.content_id, 5.0)])
+    (new_clip,) = store.snapshot().clips_at([(clip.content_id, 5.0)])
+    assert new_clip is not None
+    assert (new_clip.number, new_clip.start) == (0, 0.0)

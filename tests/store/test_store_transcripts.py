@@ -9,7 +9,7 @@ from made_store import changes_of, content_of, fill, make_lines, make_manifest
 
 from eaglenet.store.database import read_state
 from eaglenet.store.records import Changes, Line, LineQuery, Phrase, Source, SourceLines
-from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
 from eaglenet.store.transcripts import edit_distance, text_checksum
 
@@ -218,3 +218,14 @@ def test_a_phrase_reads_a_limited_part_of_hostile_transcripts(
         assert hits == []
         assert 90_000 < sum(read) <= 100_000
         read.clear()
+
+
+def test_transcripts_that_change_while_they_are_read_are_not_given_in_part(tmp_path: Path) -> None:
+    snapshot = fill(tmp_path, 2).snapshot()
+    transcripts = snapshot.transcripts()
+    assert len(next(transcripts)[1]) == 3
+    source, lines = make_lines(1).source, make_lines(1).lines
+    with LocalStore.write(tmp_path) as writer:
+        writer.commit(Changes(transcripts=[SourceLines(source, lines[:2])]))
+    with pytest.raises(OutdatedError):
+        next(transcripts)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from eaglenet.store.disk import DamageError
 from eaglenet.store.records import Changes, SourceKey, SourceWindows, WindowHit
-from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
 from eaglenet.store.windows import CANDIDATES, read_window_segments
 
@@ -134,6 +134,8 @@ def test_segments_are_written_again_without_removed_rows(tmp_path: Path) -> None
     assert not any(path.exists() for path in before.paths(folder))
     assert search(store.snapshot(), 5)[0].content == content_of(5)
     assert content_of(4) not in {hit.content for hit in search(store.snapshot(), 4)}
+    with pytest.raises(OutdatedError):  # Not: nothing is near.
+        search(old_snapshot, 5)
     store.verify()
 
 

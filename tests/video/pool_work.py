@@ -37,3 +37,8 @@ def end_at_once(request: DecodeRequest) -> DecodedVideo:
 def wrong_type(request: int) -> int:
     """Return a value that does not have the annotated type, or one that has."""
     return "text" if request == 0 else request  # type: ignore[return-value]
+
+
+def wait(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds

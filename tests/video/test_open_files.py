@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import io
 import itertools
 import multiprocessing
 import os
@@ -10,6 +12,7 @@ import random
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,9 +22,11 @@ import pytest
 from chunks import FRAMES, WINDOWS, assert_equal, decode_in_chunks, open_files, write_damaged
 from videos import read_numbers, write_numbered
 
+from eaglenet.video import input_file
 from eaglenet.video import source as sources
 from eaglenet.video.decoding import write_video
 from eaglenet.video.frame_images import FramesRequest, read_frame_images
+from eaglenet.video.input_file import share_indexed_file
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
 from eaglenet.video.source import VideoSource, open_video
@@ -246,3 +251,47 @@ def test_frames_within_a_window(tmp_path: Path) -> None:
                 times[first]
             ]
             assert frames_within(source, times, start, end) == expected_times
+
+
+class Emptied(dict[Any, Any]):
+    """A table that another thread empties after every call."""
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        value = super().get(key, default)
+        self.clear()
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.clear()
+
+
+def test_tables_that_threads_share_may_be_emptied_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.ts"
+    write_numbered(path, 10)
+    monkeypatch.setattr(sources, "_TABLES", Emptied())
+    with open_video(path) as source:
+        assert len(source.table().times) == 10
+    digest = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    for table in (Emptied(), {}):
+        monkeypatch.setattr(input_file, "_digests", table)
+        for _ in range(2):
+            file = share_indexed_file(str(path), path.stat().st_size, 0.0, digest, [])
+            assert file.error is None
+            file.close()
+
+
+def test_a_thread_gets_no_open_file_of_another() -> None:
+    """Another thread may be between looking at the file and taking its container."""
+    container, identity = io.BytesIO(), ("/a.mp4", 0, 0, 0, 0, 0)
+    OPEN_FILES.put(identity, container)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(OPEN_FILES.take, identity).result() is None
+        threads.submit(OPEN_FILES.close).result()
+    assert not container.closed
+    assert OPEN_FILES.take(identity) is container

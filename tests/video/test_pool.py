@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -20,6 +21,7 @@ from pool_work import (
     die_on_poison,
     end_at_once,
     share_request,
+    wait,
     wait_for_a_kill,
     wrong_type,
 )
@@ -29,6 +31,7 @@ from eaglenet.core.errors import EagleNetError
 from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode, decode_many
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
+from eaglenet.video.worker import IsolatedProcess
 from processes import descendants
 
 ACCESS: Access[DecodeRequest, DecodedVideo] = Access(share=share_request)
@@ -180,3 +183,23 @@ def test_time_budget_is_bounded_whatever_a_file_claims(
         file.truncate(size)
     assert Limits().time_for(duration, str(path)) == expected
     assert Limits().time_for(duration, "s3://bucket/missing.mp4") <= 24 * 3600.0
+
+
+def test_a_process_does_not_end_with_the_thread_that_called_it_first() -> None:
+    """A service ends idle threads, while others use the processes that they started."""
+    process = IsolatedProcess(wait, 2**30, 60.0)
+    is_started, may_end = threading.Event(), threading.Event()
+
+    def call_first() -> None:
+        process(0.0)
+        is_started.set()
+        may_end.wait(60)
+
+    try:
+        threading.Thread(target=call_first).start()
+        assert is_started.wait(60)
+        threading.Timer(0.3, may_end.set).start()
+        assert process(1.0) == 1.0
+    finally:
+        may_end.set()
+        process.close()

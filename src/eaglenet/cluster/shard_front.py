@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
@@ -126,6 +125,7 @@ class RemoteShard:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {shard_token(token, shard)}"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"shard-{shard[0]}")
+        self._lock = threading.Lock()
         self.failed_at: float | None = None
         """Time of the last failure; None while the shard works."""
         self.left_out_at = -math.inf
@@ -160,15 +160,14 @@ class RemoteShard:
         return answers
 
     def record(self, failure: ShardFailureError | None) -> None:
-        if failure is None:
-            if self.failed_at is not None:
-                logger.warning("%s answers again", self.name)
-            self.failed_at, self.reason = None, ""
-            return
-        if self.failed_at is None:
+        with self._lock:
+            has_failed = self.failed_at is not None
+            self.failed_at = None if failure is None else time.perf_counter()
+            self.reason = "" if failure is None else str(failure)
+        if failure is None and has_failed:
+            logger.warning("%s answers again", self.name)
+        elif failure is not None and not has_failed:
             logger.warning("%s is left out: %s", self.name, failure)
-        self.failed_at = time.monotonic()
-        self.reason = str(failure)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -228,9 +227,9 @@ class ShardScan:
     @property
     def missing_shards(self) -> tuple[str, ...]:
         """Labels of the shards that are left out now, or were recently."""
-        return self.missing_since(time.perf_counter() - RECENT_SECONDS)
+        return self.missing_shards_since(time.perf_counter() - RECENT_SECONDS)
 
-    def missing_since(self, start: float) -> tuple[str, ...]:
+    def missing_shards_since(self, start: float) -> tuple[str, ...]:
         # A shard may answer again before the search that was without it has ended.
         return tuple(
             shard.label
@@ -287,7 +286,12 @@ class ShardScan:
         self, query: ShardQuery[Answer], shards: Sequence[RemoteShard], *, is_search: bool = False
     ) -> dict[RemoteShard, list[Answer]]:
         """Send a query to these shards; return the answers that arrive in time."""
-        futures = {shard.submit(query): shard for shard in shards}
+        futures = {}
+        for shard in shards:
+            try:
+                futures[shard.submit(query)] = shard
+            except Exception as error:  # Such as no thread for it: the other shards answer.
+                shard.record(ShardFailureError(f"{type(error).__name__}: {error}"[:300]))
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
         for future in late_futures:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
@@ -387,13 +391,12 @@ class ShardScan:
         while not self._stop.wait(PROBE_SECONDS):
             for shard in self.shards:
                 is_pending = shard in probes and not probes[shard].done()
-                if (
-                    shard.failed_at is not None
-                    and self._last_snapshot is not None
-                    and not is_pending
-                ):
-                    with suppress(RuntimeError):  # Python is ending, or has no thread for it.
-                        probes[shard] = shard.submit(self._probe_query(self._last_snapshot))
+                snapshot = self._last_snapshot
+                if shard.failed_at is not None and snapshot is not None and not is_pending:
+                    try:
+                        probes[shard] = shard.submit(self._probe_query(snapshot))
+                    except Exception as error:  # Such as no thread for it: the next probe tries.
+                        logger.warning("%s cannot be probed: %s", shard.name, error)
 
     def close(self) -> None:
         self._stop.set()

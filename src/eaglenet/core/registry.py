@@ -17,6 +17,7 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Generic, TypeVar
@@ -134,27 +135,32 @@ class Registry(Generic[Entry]):
 logger = logging.getLogger(__name__)
 GROUP = "eaglenet.plugins"
 _loaded_groups: set[str] = set()
+_loading = threading.RLock()
 _imported_modules: list[str] = []
 
 
 def load_installed() -> None:
-    """Import the plug-ins of installed packages, once; skip those that fail, with a warning."""
-    if GROUP in _loaded_groups:
-        return
-    _loaded_groups.add(GROUP)
-    from importlib.metadata import entry_points  # Takes 15 ms, and a search needs no plug-in.
+    """Import the plug-ins of installed packages, once; skip those that fail, with a warning.
 
-    for entry in entry_points(group=GROUP):
-        try:
-            entry.load()
-        except Exception as error:  # Third-party code may fail in any way.
-            logger.warning(
-                "skipped plug-in %s (%s): %s: %s",
-                entry.name,
-                entry.value,
-                type(error).__name__,
-                error,
-            )
+    Other threads wait until all are imported; a plug-in that looks up a name meanwhile does not.
+    """
+    with _loading:
+        if GROUP in _loaded_groups:
+            return
+        _loaded_groups.add(GROUP)
+        from importlib.metadata import entry_points  # Takes 15 ms, and a search needs no plug-in.
+
+        for entry in entry_points(group=GROUP):
+            try:
+                entry.load()
+            except Exception as error:  # Third-party code may fail in any way.
+                logger.warning(
+                    "skipped plug-in %s (%s): %s: %s",
+                    entry.name,
+                    entry.value,
+                    type(error).__name__,
+                    error,
+                )
 
 
 def imported_modules() -> tuple[str, ...]:

@@ -206,15 +206,13 @@ class TowerEncoder(BaseEncoder):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        value = super().__getattr__(name)
         if name == "vision" and self.__dict__.get("_restore_vision") is not None:
             with _RESTORE_LOCK:
                 restore = self.__dict__.get("_restore_vision")
                 if restore is not None:
                     self.vision = restore().to(self.device).eval()
                     self._restore_vision = None  # Last, since other threads wait for it.
-            return super().__getattr__(name)
-        return value
+        return super().__getattr__(name)  # Last, since another thread may restore the tower.
 
     def encode_text(self, texts: TextSource, *, words: bool = False) -> TextFeatures:
         """Encode texts; with ``words``, also every token, with a mask of the real ones."""

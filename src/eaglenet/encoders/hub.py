@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -435,6 +435,9 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
         folder = config.parent
         if TIMM in untrusted.read_object(config, untrusted.MAX_VOCABULARY):
             raise FileNotFoundError("config.json is of timm's image tower alone")
+        # Before the weights: a model counts as cached once these are there. CLIP's pixel statistics
+        # are the default; a tokenizer may need no other file.
+        _fetch_optional(fetch, "preprocessor_config.json", "tokenizer_config.json")
         weights = _first_of(fetch, [(name,) for name in WEIGHT_FILES])
     except HostileHubError:
         raise
@@ -447,10 +450,6 @@ def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:
         for shard in shard_names(untrusted.read_object(weights, untrusted.MAX_VOCABULARY), weights):
             fetch(shard)
     _first_of(fetch, VOCABULARIES)
-    for optional in ("preprocessor_config.json", "tokenizer_config.json"):
-        # CLIP's pixel statistics are the default; a tokenizer may need no other file.
-        with suppress(Exception):
-            fetch(optional)
     return folder
 
 
@@ -459,11 +458,25 @@ def _fetch_other_layout(fetch: Callable[[str], Path], name: str) -> Path:
         folder = fetch(OPEN_CLIP_CONFIG).parent
     except Exception:
         return fetch(f"{name.split('/')[-1]}.pt").parent  # Its vocabulary is CLIP's.
+    _fetch_optional(fetch, "tokenizer.json", "tokenizer_config.json")
     _first_of(fetch, [(file,) for file in OPEN_CLIP_WEIGHTS])
-    for optional in ("tokenizer.json", "tokenizer_config.json"):
-        with suppress(Exception):
-            fetch(optional)
     return folder
+
+
+def _fetch_optional(fetch: Callable[[str], Path], *files: str) -> None:
+    """Fetch the files that exist; a file that cannot be fetched is an error.
+
+    Without it, the model would read its inputs in another way, and find other videos.
+    """
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    for file in files:
+        try:
+            fetch(file)
+        except EntryNotFoundError as error:
+            # If the hub does not answer, the library raises this error with the cause.
+            if isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None:
+                raise
 
 
 def _first_of(fetch: Callable[[str], Path], choices: Sequence[Sequence[str]]) -> Path:

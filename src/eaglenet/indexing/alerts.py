@@ -324,7 +324,7 @@ class Sender(AbstractContextManager["Sender"]):
                 return
             try:
                 pause = self.send_next()
-            except sqlite3.Error as error:
+            except Exception as error:  # Without this thread, nothing more would be sent.
                 logger.error("%s: %s; trying again later", self.database.path, error)
                 pause = MAX_PAUSE
             if pause:
@@ -351,11 +351,12 @@ class Sender(AbstractContextManager["Sender"]):
         try:
             if self.act is not None:
                 self.act(moment)
-        except ActionError as error:
+        except Exception as error:  # Such as a name that the locale of the machine cannot encode.
             state = "given up" if is_last else "pending"
             self.database.update(name, state, attempts + 1, self.clock() + pause)
             outlook = "given up" if is_last else f"trying again in {pause:.0f} s"
-            logger.warning("alert %s: %s; %s", name, error, outlook)
+            reason = error if isinstance(error, ActionError) else f"{type(error).__name__}: {error}"
+            logger.warning("alert %s: %s; %s", name, reason, outlook)
         else:
             self.database.update(name, "done", attempts + 1, self.clock())
 

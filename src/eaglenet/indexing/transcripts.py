@@ -99,7 +99,10 @@ class TranscriptRun:
             )
             if not self._is_embedded_read(file.content, file.path):
                 unread_files[file.content] = file
-        self._drop_removed(files_by_content, {os.path.dirname(file.path) for file in files})
+        folders = {os.path.dirname(file.path) for file in files} - finder.problems.keys()
+        self._drop_removed(files_by_content, folders, finder.problems.keys())
+        for path, reason in finder.problems.items():
+            self.problems[path] = f"subtitles: {reason}; index again to read them"
         for content, subtitles in files_by_content.items():
             for subtitle in subtitles:
                 self._read_file(content, subtitle)
@@ -232,7 +235,10 @@ class TranscriptRun:
         return True
 
     def _drop_removed(
-        self, beside: Mapping[str, Sequence[SubtitleFile]], folders: Collection[str]
+        self,
+        beside: Mapping[str, Sequence[SubtitleFile]],
+        folders: Collection[str],
+        unreadable_files: Collection[str],
     ) -> None:
         """Remove the lines of subtitle files that were deleted, or renamed for another video."""
         keys = [
@@ -241,6 +247,7 @@ class TranscriptRun:
             if source.path
             and source.content in beside
             and source.path not in {file.path for file in beside[source.content]}
+            and source.path not in unreadable_files
             and (os.path.dirname(source.path) in folders or is_missing_file(source.path))
         ]
         self.writer.commit(Changes(removed_sources=keys))

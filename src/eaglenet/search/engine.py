@@ -31,6 +31,7 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import (
+    ManifestSource,
     NumpyModel,
     SearchModel,
     require_identity,
@@ -141,9 +142,10 @@ class Engine:
 
     @property
     def _view(self) -> StoreView:
-        if self._open_view is None:
+        view = self._open_view  # Another thread may close the engine.
+        if view is None:
             raise UsageError(f"the engine of {self._closed_location} is closed; open it again")
-        return self._open_view
+        return view
 
     @property
     def manifest(self) -> Manifest:
@@ -175,9 +177,12 @@ class Engine:
         """Names of the shards of the store that cannot be reached now."""
         return self._scan.missing_shards if self._scan is not None else ()
 
-    def missing_since(self, start: float) -> tuple[str, ...]:
-        """Names of those, and of shards that a search since a ``time.perf_counter`` was without."""
-        return self._scan.missing_since(start) if self._scan is not None else ()
+    def missing_shards_since(self, start: float) -> tuple[str, ...]:
+        """Return the names of the shards that a search after ``start`` may have left out.
+
+        ``start``: a value of ``time.perf_counter``. A shard may answer again before a search ends.
+        """
+        return self._scan.missing_shards_since(start) if self._scan is not None else ()
 
     def _current_view(self) -> StoreView:
         """Read the store again if it has changed or was replaced."""
@@ -204,7 +209,8 @@ class Engine:
         identity = view.manifest.identity
         with self._lock:
             if self._model is None or self._model[0] != identity:
-                self._model = identity, open_model(view.store, self._model_source, self._device)
+                # Not of view.store, which another thread may have found replaced by now.
+                self._model = identity, open_model(view, self._model_source, self._device)
             return self._model[1]
 
     def _retriever(self, view: StoreView) -> Retriever:
@@ -370,7 +376,7 @@ class Engine:
         return self.read(explain)
 
     def __contains__(self, clip_id: object) -> bool:
-        return clip_id in self.snapshot
+        return self.read(lambda view: clip_id in view.snapshot)
 
     def thumbnail(self, clip_id: str) -> bytes:
         """Return a small JPEG of the middle of a clip."""
@@ -391,11 +397,11 @@ class Engine:
 
     def short_id(self, clip_id: str) -> str:
         """Return the shortest prefix of a clip id that no clip of another file has."""
-        return self.snapshot.short_id(clip_id)
+        return self.read(lambda view: view.snapshot.short_id(clip_id))
 
     def full_id(self, text: str) -> str:
         """Return the clip id with this prefix."""
-        return self.snapshot.full_id(text)
+        return self.read(lambda view: view.snapshot.full_id(text))
 
     def clip(self, clip_id: str) -> tuple[Clip, FileTable]:
         """Return a clip, and its file as a table with one row."""
@@ -473,7 +479,9 @@ class Engine:
         return self.read(explain)
 
 
-def open_model(store: Store, model: str | Path | Method | None, device: Any) -> SearchModel:
+def open_model(
+    store: ManifestSource, model: str | Path | Method | None, device: Any
+) -> SearchModel:
     """Load the model of a store, and check that it is the one that the store was made with.
 
     ``model``: its new location, or a loaded model. Compact models run through numpy unless

@@ -20,8 +20,7 @@ from eaglenet.core.errors import StoreError, shell_quote
 from eaglenet.core.files import expand_home
 from eaglenet.models.files import is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
-from eaglenet.store.base import Store
-from eaglenet.store.manifest import PREPARED, SECONDS
+from eaglenet.store.manifest import PREPARED, SECONDS, Manifest
 
 LIGHT_DEVICES = ("auto", "cpu")
 """Devices for which compact models run through numpy: importing torch takes longer than a query."""
@@ -127,7 +126,19 @@ def runs_through_numpy(model: str | Path, device: Any) -> bool:
     return str(device) in LIGHT_DEVICES and LightModel.supports(model)
 
 
-def require_identity(store: Store, name: str, identity: str, *, is_location: bool = True) -> None:
+class ManifestSource(Protocol):
+    """Store, or one version of it, whose model is to be loaded."""
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+
+def require_identity(
+    store: ManifestSource, name: str, identity: str, *, is_location: bool = True
+) -> None:
     """Raise ``StoreError`` if a store was made with another model.
 
     ``name``: value of ``--model``, or the name of a loaded model if ``is_location`` is False.
@@ -162,7 +173,7 @@ def require_model_name(name: str) -> None:
         raise no_such_model(name, "no such folder or file")
 
 
-def require_model(store: Store) -> None:
+def require_model(store: ManifestSource) -> None:
     """Raise ``StoreError`` if the model folder of a store no longer exists."""
     name = store.manifest.model
     if os.path.isabs(name) and not os.path.exists(name):

@@ -51,6 +51,10 @@ class StoreView:
     snapshot: Snapshot
 
     @property
+    def location(self) -> str:
+        return self.store.location
+
+    @property
     def manifest(self) -> Manifest:
         return self.snapshot.manifest
 

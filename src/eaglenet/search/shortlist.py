@@ -88,8 +88,11 @@ class Scan(Protocol):
         """Names of the shards of the store that cannot be reached now."""
         ...
 
-    def missing_since(self, start: float) -> tuple[str, ...]:
-        """Names of those, and of shards that a search since a ``time.perf_counter`` was without."""
+    def missing_shards_since(self, start: float) -> tuple[str, ...]:
+        """Return the names of the shards that a search after ``start`` may have left out.
+
+        ``start``: a value of ``time.perf_counter``.
+        """
         ...
 
     def shortlists(

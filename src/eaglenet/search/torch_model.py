@@ -36,8 +36,12 @@ from eaglenet.models.files import (
 from eaglenet.models.folder import with_head
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
-from eaglenet.search.model import ClipFeatures, require_identity, require_model
-from eaglenet.store.base import Store
+from eaglenet.search.model import (
+    ClipFeatures,
+    ManifestSource,
+    require_identity,
+    require_model,
+)
 from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_features
 
 logger = logging.getLogger(__name__)
@@ -64,7 +68,7 @@ def load_model(name: str) -> Method:
 
 
 def load_for_search(
-    store: Store, model: str | Path | Method | None, device: torch.device | str
+    store: ManifestSource, model: str | Path | Method | None, device: torch.device | str
 ) -> Method:
     """Load the model of a store, and check that it is the one that the store was made with.
 
@@ -213,12 +217,16 @@ class RowCache:
     def gather(
         self, keys: Sequence[Hashable], compute: Callable[[list[int]], Rows]
     ) -> dict[str, Tensor]:
-        """Return the rows of distinct ``keys``; call ``compute`` for those that are not cached.
+        """Return the rows of ``keys``; call ``compute`` for those that are not cached.
 
-        It receives their positions in ``keys``, and may run in several threads at once.
+        It receives their positions in ``keys``, and may run in several threads at once. Copies of
+        a file have equal keys.
         """
+        first_positions = {key: number for number, key in reversed(list(enumerate(keys)))}
         with self._lock:
-            positions = [number for number, key in enumerate(keys) if key not in self._indices]
+            positions = sorted(
+                number for key, number in first_positions.items() if key not in self._indices
+            )
             if not positions:
                 return self._read(keys)
             for key in keys:

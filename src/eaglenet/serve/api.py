@@ -79,7 +79,7 @@ async def search(request: Request, parameters: Annotated[QueryParameters, Query(
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, [parameters.q], parameters.negative, parameters)
-    missing = list(state.engine.missing_since(start))
+    missing = list(state.engine.missing_shards_since(start))
     return SearchBody(
         **dict(results[0]),
         shortlist=shortlist,
@@ -96,7 +96,7 @@ async def search_several(request: Request, parameters: SeveralQueries) -> Severa
     start = time.perf_counter()
     state = state_of(request)
     results, shortlist = await _search(state, parameters.queries, parameters.negative, parameters)
-    missing = list(state.engine.missing_since(start))
+    missing = list(state.engine.missing_shards_since(start))
     return SeveralBody(
         results=results,
         shortlist=shortlist,
@@ -344,7 +344,7 @@ def search_body(
         query=query,
         hits=[hit_body(state, hit) for hit in hits],
         shortlist=shortlist,
-        missing=list(state.engine.missing_since(start)),
+        missing=list(state.engine.missing_shards_since(start)),
         milliseconds=milliseconds_since(start),
     )
 

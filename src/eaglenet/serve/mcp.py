@@ -279,9 +279,9 @@ class Agents:
         self, clip_id: ClipId, k: Annotated[int, Field(ge=1, le=MAX_HITS)] = 8
     ) -> MomentsBody:
         """Find moments of other files that look like a clip."""
+        start = time.perf_counter()
         await self._find(clip_id)
         find = partial(self.state.engine.search, Query(clip_id=clip_id), k)
-        start = time.perf_counter()
         hits = await self.state.batcher.call(find)
         note = visible_text("; ".join(self._gaps(hits, start)))
         return MomentsBody(moments=[self._moment(hit) for hit in hits], note=note)
@@ -467,8 +467,9 @@ class Agents:
             yield f"near copies not shown: {len(copies)}"
         if any("from_keyframes" in hit.metadata for hit in hits):
             yield "some moments are from files indexed from keyframes only so far"
-        if missing := self.state.engine.missing_since(start):
-            yield f"without {', '.join(missing)}, which cannot be reached"
+        missing_shards = self.state.engine.missing_shards_since(start)
+        if missing_shards:
+            yield f"without {', '.join(missing_shards)}, which cannot be reached"
 
     def _moment(self, hit: Hit) -> MomentBody:
         steps = [

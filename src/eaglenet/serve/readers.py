@@ -218,7 +218,7 @@ class UploadFolder:
         self._num_of_client: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Start the first decoder; it ends with the calling thread."""
+        """Start the first decoder, before its first request."""
         self._free_decoders[-1].start()
 
     @contextmanager

@@ -93,6 +93,13 @@ class Database:
             return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
         return status.st_dev, status.st_ino
 
+    def is_replaced(self) -> bool:
+        """Return whether another file is at the path now; False if there is none."""
+        try:
+            return self.file_id() != self.opened_file
+        except OSError:
+            return False
+
     @property
     def connection(self) -> Connection:
         """Return the connection; a forked process opens its own, since they cannot be shared."""

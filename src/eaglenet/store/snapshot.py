@@ -162,7 +162,8 @@ class Snapshot:
         try:
             yield
         except DamageError as error:
-            if self.database.value("SELECT version FROM state") != self.version:
+            is_changed = self.database.value("SELECT version FROM state") != self.version
+            if is_changed or self.database.is_replaced():
                 raise OutdatedError(
                     f"{self.location} changed during the search; search again"
                 ) from error
@@ -203,14 +204,15 @@ class Snapshot:
     @cached_property
     def hubness_offsets(self) -> NDArray[np.float32] | None:
         """``[rows]``; None if the store corrects no hubness."""
-        counts = (
-            self.database.value("SELECT count(*) FROM hubness"),
-            self.database.value("SELECT num_rows FROM totals WHERE name = 'hubness'"),
-        )
+        with self._current(), self.database.reading():
+            counts = (
+                self.database.value("SELECT count(*) FROM hubness"),
+                self.database.value("SELECT num_rows FROM totals WHERE name = 'hubness'"),
+            )
+            if counts not in ((0, 0), (1, 1)):
+                raise table_damage("hubness", self.location)
         if counts == (0, 0):
             return None
-        if counts != (1, 1):
-            raise table_damage("hubness", self.location)
         return self._label("hubness_offset", np.float32)
 
     @cached_property
@@ -309,10 +311,12 @@ class Snapshot:
             if any(counts[number] < expected_counts[number] for number in ids):
                 raise table_damage("clips", self.location)
             contents = transcripts.content_hashes(self.database, ids)
-        rows = self.rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+            rows = self.rows_of_clips(np.array([row[0] for row in values], np.int64)).tolist()
+            if -1 in rows:  # Without the new clips, their neighbours would stand for them.
+                raise table_damage("clips", self.location)
         clips: dict[int, list[tuple[float, int, int, float]]] = {number: [] for number in ids}
         for row, (_, owner, number, start, end) in zip(rows, values, strict=True):
-            if row >= 0 and (self.visible is None or self.visible[row]):
+            if self.visible is None or self.visible[row]:
                 clips[owner].append((start, number, row, end))
         return {
             owner: _ClipsOfContent(owner, contents[owner], sorted(each))
@@ -485,7 +489,11 @@ class Snapshot:
     ) -> Iterator[tuple[Source, list[Line]]]:
         """Yield all sources of some kinds, or of one content, with their lines."""
         for source_id, source in transcripts.stored_sources(self.database, kinds, content_id):
-            yield source, transcripts.lines_of_source(self.database, source_id)
+            with self._current():
+                lines = transcripts.lines_of_source(self.database, source_id)
+                if len(lines) != source.lines:  # Replaced since, or damaged.
+                    raise table_damage("lines", self.location)
+            yield source, lines
 
     # Segments
 

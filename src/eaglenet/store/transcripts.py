@@ -335,6 +335,9 @@ def window_hits(database: Database, near: NearWindows, limit: int) -> list[Windo
     """Return the windows that their sources still have, with their lines, nearest first."""
     hits: list[WindowHit] = []
     with database.reading():
+        segment_ids = {number for (number,) in database.rows("SELECT id FROM window_segments")}
+        if not segment_ids.issuperset(near.segment_ids.tolist()):  # Its windows have moved.
+            raise table_damage("window_segments", database.location)
         source_ids = sorted(set(near.windows["source_id"].tolist()))
         rows_by_source = {
             row[0]: row[1:] for row in database.verified_rows_by("windows", "id", source_ids)

@@ -258,9 +258,11 @@ class SubtitleFinder:
 
     def __init__(self) -> None:
         self._folders: dict[str, dict[str, os.DirEntry[str]]] = {}
+        self.problems: dict[str, str] = {}
+        """Reasons why folders or files could not be read, by path."""
 
     def beside(self, video: str) -> list[SubtitleFile]:
-        """Return the subtitle files of a video, by name; none if the folder cannot be read."""
+        """Return the subtitle files of a video, by name; see :attr:`problems`."""
         folder, name = os.path.split(video)
         stem = PurePath(name).stem
         files = []
@@ -280,8 +282,10 @@ class SubtitleFinder:
                             entry.is_symlink(),
                         )
                     )
-            except OSError:
+            except FileNotFoundError:
                 continue  # Removed since the folder was listed.
+            except OSError as error:
+                self.problems[entry.path] = error.strerror or str(error)
         return files
 
     def _list(self, folder: str) -> dict[str, os.DirEntry[str]]:
@@ -294,8 +298,11 @@ class SubtitleFinder:
                         if PurePath(entry.name).suffix.lower() in SUFFIXES
                         and untrusted.is_utf8(entry.path)
                     }
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 files = {}
+            except OSError as error:
+                files = {}
+                self.problems[folder] = error.strerror or str(error)
             self._folders[folder] = dict(sorted(files.items()))
         return self._folders[folder]
 

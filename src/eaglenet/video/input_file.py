@@ -114,13 +114,15 @@ def _open_below(path: str, roots: Sequence[str]) -> tuple[int, bool]:
 def _digest(descriptor: int, status: os.stat_result) -> str:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     key = (status.st_dev, status.st_ino, status.st_size, *times)
-    if key not in _digests:
-        if len(_digests) >= MAX_DIGESTS:
-            _digests.clear()
+    content = _digests.get(key)  # Not looked up again: another thread may clear the table.
+    if content is None:
         with InputFile(os.dup(descriptor), "") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
-        _digests[key] = digest.hexdigest()
-    return _digests[key]
+        content = digest.hexdigest()
+        if len(_digests) >= MAX_DIGESTS:
+            _digests.clear()
+        _digests[key] = content
+    return content
 
 
 _current_file: SharedFile | None = None

@@ -7,6 +7,7 @@ kept open for reuse (``OPEN_FILES``).
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ Identity = tuple[str, int, int, int, int, int]
 """A path and the identity of the file there."""
 
 
-class OpenFiles:
-    """Cache of unused open containers and decoded runs, of one file at a time."""
+class OpenFiles(threading.local):
+    """Cache of unused open containers and decoded runs, of one file at a time.
+
+    Each thread has its own: with a common one, it could get the container of another file.
+    """
 
     def __init__(self) -> None:
         self._identity: Identity | None = None
@@ -79,7 +83,7 @@ class OpenFiles:
 
 
 OPEN_FILES = OpenFiles()
-"""Cache of this process, which decodes in one thread if it keeps files open."""
+"""Files that :class:`VideoReader` keeps open."""
 
 
 def identity_of(path: Path) -> Identity:

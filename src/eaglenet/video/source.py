@@ -289,12 +289,14 @@ class VideoSource(VideoReader):
     def _read_through(self) -> PacketTable:
         if self._table is None:
             key = identity_of(self.path)
-            if key not in _TABLES:
+            table = _TABLES.get(key)  # Not looked up again: another thread may remove it.
+            if table is None:
                 with contextlib.closing(self.reopen()) as scanner:
-                    _TABLES[key] = read_table(scanner)
-                while len(_TABLES) > MAX_TABLES:
-                    _TABLES.pop(next(iter(_TABLES)), None)
-            self._table = _TABLES[key]
+                    table = read_table(scanner)
+                _TABLES[key] = table
+                for other in list(_TABLES)[:-MAX_TABLES]:
+                    _TABLES.pop(other, None)
+            self._table = table
         return self._table
 
     def keyframes(self) -> list[int] | None:

@@ -26,7 +26,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
@@ -521,6 +523,19 @@ def check_reply(check: Callable[[Any, Any], None] | None, request: Any, reply: R
             raise MessageError(str(error)) from error
 
 
+def _renew_starter() -> None:
+    global _starter
+    _starter = ThreadPoolExecutor(1, thread_name_prefix="decoders")
+
+
+_starter: ThreadPoolExecutor
+"""Lasting thread: on Linux a process ends with the thread that started it, while another thread may
+be using it."""
+_renew_starter()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_starter)  # A forked process has no such thread.
+
+
 class IsolatedProcess:
     """Calls a function in a worker, with limits; a crashed or slow process is replaced.
 
@@ -552,7 +567,6 @@ class IsolatedProcess:
     def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
         """Return ``work(request)``; errors and exceeded limits raise ``UsageError``."""
         with self._lock:
-            # On Linux the process ends with the thread that started it.
             if self._worker is not None and not self._worker.process.is_alive():
                 self._stop()
             try:
@@ -574,7 +588,9 @@ class IsolatedProcess:
         if self._is_closed:
             raise EagleNetError("the service is shutting down")
         if self._worker is None:
-            self._worker = start_worker(self.work, self.memory, threads=self.threads)
+            start = partial(start_worker, self.work, self.memory, threads=self.threads)
+            is_main = threading.current_thread() is threading.main_thread()
+            self._worker = start() if is_main else _starter.submit(start).result()
             # `close` kills the worker that it sees; it may have looked before this one was there.
             if self._is_closed:
                 self._stop()
