@@ -96,7 +96,7 @@ def load(
     find = finder or finder_for(folder, video_folders)
     videos, splits, left_out = merge(entries, folder, find)
     if split != "all":
-        names = splits if splits else divide(list(videos), fractions, seed)
+        names = splits if splits else divide(list(videos.values()), fractions, seed)
         if videos and not splits and split not in names.values():
             raise DatasetError(
                 f"{folder}: no line has a split, and {len(videos)} videos are too few for {split}; "
@@ -256,11 +256,12 @@ def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[
     return files
 
 
-def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
-    """Assign a split to each video; all windows of a file are in the same split."""
+def divide(videos: Sequence[VideoRecord], fractions: Sequence[float], seed: int) -> dict[str, str]:
+    """Assign a split to each video by id; all windows of a file are in the same split."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
-    files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
+    file_of = {video.video_id: file_name(video) for video in videos}
+    files = stable_order(set(file_of.values()), seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
     if tuple(fractions) == FRACTIONS:
@@ -270,7 +271,12 @@ def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> d
     for index, file in enumerate(files):
         is_test, is_val = index < num_test, index < num_test + num_val
         names[file] = "test" if is_test else "val" if is_val else "train"
-    return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
+    return {video_id: names[file] for video_id, file in file_of.items()}
+
+
+def file_name(video: VideoRecord) -> str:
+    """Return the id of a video without its window; names of files may contain ``#`` themselves."""
+    return video.video_id if video.window is None else video.video_id.rpartition("#")[0]
 
 
 add_dataset(DatasetSpec("folder", "your own CSV, JSON lines or folder", load))
