@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import DatasetError
+from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 from eaglenet.research.data.records import DATASETS
 from hub_repositories import repository_hub
@@ -129,6 +129,12 @@ def test_names_of_splits_are_whole(tmp_path: Path, videos: list[Path]) -> None:
         folder = unpack_hub_dataset(str(source), split)
         rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
         assert [row["captions"] for row in rows] == [[caption] for caption in expected]
+        # Their names need not be those of your own data.
+        loaded = DATASETS["folder"].load(folder, split)
+        assert loaded.texts == expected
+        assert f" {split} (" in loaded.protocol.name
+        with pytest.raises(UsageError, match="no split 'validation'"):
+            DATASETS["folder"].load(folder, "validation")
 
 
 def test_the_folder_above_is_unpacked_inside_the_cache(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,12 @@ def load(
         video); a ``.jsonl`` (the same keys; ``captions`` may be a list); a folder with one such
         file; or a folder of videos, each with a ``.txt`` of the same name and one caption per line
         (a ``.txt`` without a video counts as a missing video).
+    split: train, val, test, all, or another name that lines of the file have, as in datasets of the
+        hub.
     fractions: fractions of train, val and test. If no line has a split, videos are divided by a
         hash of their names. By default, val is larger in a small folder.
     """
     root = Path(root)
-    check_split_name("folder", split, (*SPLITS, "all"))
     file = captions_file(root)
     folder = file.parent if file else root
     if file is None:
@@ -93,8 +94,10 @@ def load(
                 f"{file} is empty; write one line per caption: VIDEO,CAPTION under the header "
                 "video,caption"
             )
+    if split not in {entry.split for entry in entries}:
+        check_split_name("folder", split, (*SPLITS, "all"))
     find = finder or finder_for(folder, video_folders)
-    videos, splits, left_out = merge(entries, folder, find)
+    videos, splits, left_out = merge(entries, folder, find, {*SPLITS, split})
     if split != "all":
         names = splits if splits else divide(list(videos.values()), fractions, seed)
         if videos and not splits and split not in names.values():
@@ -195,7 +198,7 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 
 
 def merge(
-    entries: Sequence[Entry], folder: Path, finder: VideoFinder
+    entries: Sequence[Entry], folder: Path, finder: VideoFinder, known_splits: Collection[str]
 ) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
     """Merge the entries of each video and window.
 
@@ -213,7 +216,7 @@ def merge(
         captions, empty = clean_captions(entry.captions, entry.where)
         num_empty += empty
         if entry.split is not None:
-            if entry.split not in SPLITS:
+            if entry.split not in known_splits:
                 raise DatasetError(
                     f"{entry.where}: split {entry.split!r} is unknown; use {', '.join(SPLITS)}"
                 )
