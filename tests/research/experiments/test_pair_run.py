@@ -170,6 +170,23 @@ def test_frames_of_a_video_are_found_by_a_pattern_and_cut_in_halves(tmp_path: Pa
     torch.testing.assert_close(brightness, torch.tensor([0.0, 40, 0, 200]), atol=3, rtol=0)
 
 
+def test_images_that_cannot_be_read_are_counted_and_left_out(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path)
+    plan = FramePreparation(
+        images, {"people": tmp_path / "captions.json"}, "test", 24, validation=4
+    )
+    Image.new("1", (20000, 10000)).save(images / "000001.jpg", "PNG")  # 200 megapixels
+    (images / "000002.jpg").write_bytes(b"")
+    counts = prepare_frames(plan, tmp_path / "frames")
+    assert (counts["items"], counts["unreadable"]) == (3, 2)
+    items = FrameFolder.open(tmp_path / "frames").items
+    assert counts["validation"] == sum(item.split == "validation" for item in items)
+    for number in (3, 4, 5):
+        (images / f"{number:06d}.jpg").write_bytes(b"")
+    with pytest.raises(DatasetError, match="none of the 5 images with captions can be read"):
+        prepare_frames(plan, tmp_path / "none")
+
+
 def test_captions_of_other_items_are_an_error_that_shows_both_names(tmp_path: Path) -> None:
     images = write_pictures(tmp_path)
     (tmp_path / "captions.json").write_text('{"video1": ["a man"]}')
