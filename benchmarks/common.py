@@ -177,12 +177,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) -> Path:
-    """Write ``payload`` with its environment to ``results/<name>-<cpu or gpu>.json``."""
+def save_result(
+    name: str, payload: dict[str, Any], folder: Path | None = None, *, device: str = ""
+) -> Path:
+    """Write ``payload`` with its environment to ``results/<name>-<cpu or gpu>.json``.
+
+    device: the device that was measured, if it can be chosen: a CPU beside a GPU is not that GPU.
+    """
     folder = folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
-    where = environment()
-    kind = "cpu" if where["gpu"] is None else str(where["gpu"]).split()[-1].lower()
+    where = environment() | ({"device": device} if device else {})
+    on_gpu = where["gpu"] is not None and device != "cpu"
+    kind = str(where["gpu"]).split()[-1].lower() if on_gpu else "cpu"
     path = folder / f"{name}-{kind}.json"
     write_json(path, {"environment": where, **payload})
     return path
