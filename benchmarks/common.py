@@ -24,8 +24,9 @@ from eaglenet.research.evaluation.run_records import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
-    "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2",
-    "faiss-cpu", "opencv-python-headless",
+    "torch", "triton", "onnxruntime", "transformers", "tokenizers", "numpy", "av", "lancedb",
+    "decord2", "faiss-cpu", "opencv-python-headless", "open_clip_torch", "sentence-transformers",
+    "faster-whisper", "ctranslate2", "rapidocr", "scenedetect", "uvicorn",
 )  # fmt: skip
 
 
