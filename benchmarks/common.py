@@ -24,8 +24,9 @@ from eaglenet.research.evaluation.run_records import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
-    "torch", "triton", "transformers", "tokenizers", "numpy", "av", "lancedb", "decord2",
-    "faiss-cpu", "opencv-python-headless",
+    "torch", "triton", "onnxruntime", "transformers", "tokenizers", "numpy", "av", "lancedb",
+    "decord2", "faiss-cpu", "opencv-python-headless", "open_clip_torch", "sentence-transformers",
+    "faster-whisper", "ctranslate2", "rapidocr", "scenedetect", "uvicorn",
 )  # fmt: skip
 
 
@@ -177,12 +178,18 @@ def environment() -> dict[str, Any]:
     }
 
 
-def save_result(name: str, payload: dict[str, Any], folder: Path | None = None) -> Path:
-    """Write ``payload`` with its environment to ``results/<name>-<cpu or gpu>.json``."""
+def save_result(
+    name: str, payload: dict[str, Any], folder: Path | None = None, *, device: str = ""
+) -> Path:
+    """Write ``payload`` with its environment to ``results/<name>-<cpu or gpu>.json``.
+
+    device: the device that was measured, if it can be chosen: a CPU beside a GPU is not that GPU.
+    """
     folder = folder or RESULTS
     folder.mkdir(parents=True, exist_ok=True)
-    where = environment()
-    kind = "cpu" if where["gpu"] is None else str(where["gpu"]).split()[-1].lower()
+    where = environment() | ({"device": device} if device else {})
+    on_gpu = where["gpu"] is not None and device != "cpu"
+    kind = str(where["gpu"]).split()[-1].lower() if on_gpu else "cpu"
     path = folder / f"{name}-{kind}.json"
     write_json(path, {"environment": where, **payload})
     return path

@@ -255,7 +255,7 @@ def run(options: argparse.Namespace) -> None:
     settings = {"mode": options.mode, "token_shift": options.token_shift, "quick": options.quick}
     name = options.name or ("encoding-quick" if options.quick else "encoding")
     result = {"settings": settings, "ceilings_tflops": options.ceilings, "rows": rows}
-    path = save_result(name, result, options.output)
+    path = save_result(name, result, options.output, device=options.device)
     print(f"written to {path}")
 
 

@@ -297,7 +297,7 @@ def main() -> None:
     if "tempme" in options.parts:
         result["tempme"] = tempme_part(options)
     name = options.name or ("methods-quick" if options.quick else "methods")
-    print(f"written to {save_result(name, result, options.output)}")
+    print(f"written to {save_result(name, result, options.output, device=options.device)}")
 
 
 if __name__ == "__main__":

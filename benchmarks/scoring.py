@@ -345,7 +345,9 @@ def main() -> None:
     name = "scoring-quick" if options.quick else "scoring"
     if "table" not in options.parts:
         name += "-" + "-".join(options.parts)  # Does not replace the result of all parts.
-    path = save_result(name, {"settings": settings, **results}, options.output)
+    path = save_result(
+        name, {"settings": settings, **results}, options.output, device=options.device
+    )
     print(f"written to {path}")
 
 

@@ -279,7 +279,12 @@ def run(options: argparse.Namespace) -> None:
             torch.cuda.empty_cache()
         # Saved after every tower, because compiling takes minutes.
         name_of_result = "towers-quick" if options.quick else "towers"
-        path = save_result(name_of_result, {"settings": settings, "rows": rows}, options.output)
+        path = save_result(
+            name_of_result,
+            {"settings": settings, "rows": rows},
+            options.output,
+            device=options.device,
+        )
     print(f"written to {path}")
 
 

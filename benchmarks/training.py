@@ -316,7 +316,9 @@ def main() -> None:
     results = run(options)
     settings = {key: value for key, value in vars(options).items() if key != "output"}
     name = "training-quick" if options.quick else "training"
-    path = save_result(name, {"settings": settings, **results}, options.output)
+    path = save_result(
+        name, {"settings": settings, **results}, options.output, device=options.device
+    )
     print(f"written to {path}")
 
 

@@ -77,7 +77,8 @@ def main() -> None:
     }
     print(results)
     payload = {"model": "small" if options.small else "VideoPrism-LvT B", "clips": options.clips}
-    save_result("whole-clips", {**payload, "results": results})
+    name_of_result = "whole-clips-small" if options.small else "whole-clips"
+    save_result(name_of_result, {**payload, "results": results}, device=options.device)
 
 
 if __name__ == "__main__":

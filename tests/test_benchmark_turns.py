@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,3 +63,17 @@ def test_towers_of_few_tokens_get_more_frames_on_a_gpu(tower: str, frames: int) 
     assert batch_for(tower, argparse.Namespace(batch=None, quick=False, device="cpu")) == 16
     assert batch_for(tower, argparse.Namespace(batch=None, quick=True, device="cuda")) == 2
     assert batch_for(tower, argparse.Namespace(batch=24, quick=True, device="cuda")) == 24
+
+
+def test_a_cpu_beside_a_gpu_is_not_saved_as_that_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would replace the result of the GPU."""
+    import common
+
+    monkeypatch.setattr(common, "environment", lambda: {"gpu": "NVIDIA H200"})
+    names = [common.save_result("x", {}, tmp_path, device=device).name for device in ("", "cuda")]
+    assert names == ["x-h200.json"] * 2
+    path = common.save_result("x", {}, tmp_path, device="cpu")
+    assert path.name == "x-cpu.json"
+    assert json.loads(path.read_text())["environment"]["device"] == "cpu"

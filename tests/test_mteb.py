@@ -115,6 +115,33 @@ def test_the_standard_layout_and_the_encoder_interface(tmp_path: Path, videos: l
     assert results.task_results[0].scores["test"][0]["recall_at_1"] == 1
 
 
+@pytest.mark.usefixtures("offline")
+def test_titles_and_instructions_are_read_as_mteb_reads_them() -> None:
+    """The interface for search gets raw tables, that for encoders joined texts."""
+    import datasets
+    from mteb.models.search_wrappers import SearchEncoderWrapper
+    from mteb.types import PromptType
+
+    from eaglenet.mteb import MtebModel
+
+    corpus = datasets.Dataset.from_dict(
+        {"id": ["d0", "d1"], "title": ["a red car", ""], "text": ["on a road", "a dog runs"]}
+    )
+    queries = datasets.Dataset.from_dict(
+        {"id": ["q0"], "text": ["a vehicle"], "instruction": ["that is red"]}
+    )
+    metadata = mteb.get_task("NFCorpus").metadata
+    assert metadata.get_modalities(PromptType.query) == ["text"]
+    results = []
+    for wrap in (lambda model: model, SearchEncoderWrapper):
+        model = wrap(MtebModel("small", device="cpu"))
+        named = {"task_metadata": metadata, "hf_split": "test", "hf_subset": "default"}
+        model.index(corpus, **named, encode_kwargs={}, num_proc=None)
+        results.append(model.search(queries, **named, top_k=2, encode_kwargs={}, num_proc=None))
+    own, wrapped = results
+    assert own["q0"] == pytest.approx(wrapped["q0"], abs=1e-5)
+
+
 def write_rows(folder: Path, columns: Mapping[str, Any], features: Mapping[str, Any]) -> Path:
     """A table of a task as ``push_to_hub`` writes it, with videos as bytes."""
     import datasets

@@ -96,7 +96,7 @@ class MtebModel:
         if self.corpus is None:
             raise ValueError("index a corpus before searching it")
         batch_size = int((encode_kwargs or {}).get("batch_size", BATCH_SIZE))
-        scores = self._score(queries, self.corpus, batch_size)
+        scores = self._score(with_instructions(queries), with_titles(self.corpus), batch_size)
         documents = [str(name) for name in self.corpus["id"]]
         column = {name: number for number, name in enumerate(documents)}
         results = {}
@@ -169,6 +169,26 @@ class MtebModel:
                     path.write_bytes(value["bytes"])
                 paths.append(path)
             return clips_of(paths, self.method.frame_spec)
+
+
+def with_titles(documents: Any) -> Any:
+    """Put the titles of documents before their texts, as MTEB does for encoders."""
+    if not {"title", "text"} <= set(documents.column_names):
+        return documents
+    pairs = zip(documents["title"], documents["text"], strict=True)
+    return _with_texts(documents, [f"{title or ''} {text}".strip() for title, text in pairs])
+
+
+def with_instructions(queries: Any) -> Any:
+    """Put the instructions of queries after their texts, as MTEB does for encoders."""
+    if not {"instruction", "text"} <= set(queries.column_names):
+        return queries
+    pairs = zip(queries["text"], queries["instruction"], strict=True)
+    return _with_texts(queries, [f"{text} {more}" if more else text for text, more in pairs])
+
+
+def _with_texts(dataset: Any, texts: list[str]) -> Any:
+    return dataset.remove_columns("text").add_column("text", texts)
 
 
 def _kinds(dataset: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -141,6 +142,31 @@ def test_a_head_trains_on_features_that_are_made_once(folder: Path, tmp_path: Pa
     # The test split was not looked at until somebody asks.
     assert not (made.parent / "test").exists()
     assert evaluate_run(tmp_path / "run", split="test", device="cpu").num_videos == 4
+
+
+def test_features_are_made_again_for_other_captions_and_other_lengths(tmp_path: Path) -> None:
+    """A cache that several runs share must not give one of them the features of another."""
+    place = write_frame_folder(tmp_path / "colours")
+    settings = [*SMALL, f"data.root={place}", f"data.cache={tmp_path / 'cache'}"]
+    experiment = Recipe("drl", "frames").build().override(settings)
+    method = build_method(experiment)
+
+    def words(*changes: str) -> int:
+        """The longest text, in tokens."""
+        data = experiment.override(changes).data
+        source = SOURCES["frames"].open(data, "val", OpenContext(method, tmp_path))
+        text = source.texts(torch.arange(source.num_texts))
+        assert isinstance(text, TextFeatures)
+        assert text.words_mask is not None
+        return int(text.words_mask.sum(dim=1).max())
+
+    longest = words()
+    assert words("data.max_words=3") == 3
+    assert words() == longest
+    shutil.rmtree(place)
+    write_frame_folder(place, validation=7)
+    source = SOURCES["frames"].open(experiment.data, "val", OpenContext(method, tmp_path))
+    assert source.num_videos == 7
 
 
 def test_methods_that_read_words_get_those_of_the_towers(folder: Path, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core.errors import DatasetError
+from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.research.data.hub_dataset import unpack_hub_dataset
+from eaglenet.research.data.records import DATASETS
 from hub_repositories import repository_hub
 from hub_tables import write_pairs, write_table, write_three
 from sampling import one_in
@@ -97,6 +98,43 @@ def test_captions_of_other_names_and_a_corpus_shared_by_all_splits_are_read(
         folder = unpack_hub_dataset(str(source))
         rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
         assert [row["captions"] for row in rows] == [[caption] for caption in CAPTIONS]
+
+
+def test_only_relevant_pairs_are_captions_and_other_videos_are_counted(
+    tmp_path: Path, videos: list[Path]
+) -> None:
+    source = write_three(tmp_path / "three", videos, CAPTIONS)
+    write_table(
+        source / "qrels" / "test-00000-of-00001.parquet",
+        {
+            "query-id": ["q0", "q1", "q1", "q2"],
+            "corpus-id": ["d0", "d1", "d1", "d0"],
+            "score": [1, 2, 2, 0],
+        },
+    )
+    folder = unpack_hub_dataset(str(source))
+    rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+    assert [row["captions"] for row in rows] == [["a red wall"], ["green"], []]
+    split = DATASETS["folder"].load(folder, "test")
+    assert split.protocol.name.endswith("test (2 texts x 2 of 3 videos)")
+    assert [entry.reason for entry in split.left_out] == ["no caption"]
+
+
+def test_names_of_splits_are_whole(tmp_path: Path, videos: list[Path]) -> None:
+    """``test_1k`` is not a part of ``test``, whose videos would be there twice."""
+    source = write_pairs(tmp_path / "pairs", videos, CAPTIONS)
+    name = "test_1k-00000-of-00001.parquet"
+    write_table(source / "data" / name, {"video": videos[:1], "caption": ["a wall"]})
+    for split, expected in (("test", CAPTIONS), ("test_1k", ["a wall"])):
+        folder = unpack_hub_dataset(str(source), split)
+        rows = [json.loads(line) for line in (folder / "captions.jsonl").read_text().splitlines()]
+        assert [row["captions"] for row in rows] == [[caption] for caption in expected]
+        # Their names need not be those of your own data.
+        loaded = DATASETS["folder"].load(folder, split)
+        assert loaded.texts == expected
+        assert f" {split} (" in loaded.protocol.name
+        with pytest.raises(UsageError, match="no split 'validation'"):
+            DATASETS["folder"].load(folder, "validation")
 
 
 def test_the_folder_above_is_unpacked_inside_the_cache(
@@ -205,7 +243,8 @@ def test_a_caption_that_is_repeated_does_not_fill_memory(
         write_pairs(folder, [video] * 1000, [text] * 1000)
     else:
         write_three(folder, [video], [text])
-        relevance = {"query-id": ["q0"] * 1000, "corpus-id": ["d0"] * 1000, "score": [1] * 1000}
+        documents = [f"d{number}" for number in range(1000)]
+        relevance = {"query-id": ["q0"] * 1000, "corpus-id": documents, "score": [1] * 1000}
         write_table(folder / "qrels" / "test-00000-of-00001.parquet", relevance)
     with pytest.raises(DatasetError, match="64 times the size"):
         unpack_hub_dataset(str(folder))

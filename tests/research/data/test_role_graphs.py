@@ -39,6 +39,17 @@ def phrases(sentence: str) -> tuple[list[str], list[tuple[str, str]]]:
             ["moves", "grows"],
             [("a small red circle", "ARG0"), ("left", "DIR"), ("a big blue star", "ARG0")],
         ),
+        (
+            "a man throws the dog a ball and a cat drinks milk",
+            ["throws", "drinks"],
+            [
+                ("a man", "ARG0"),
+                ("the dog", "ARG1"),
+                ("a ball", "ARG2"),
+                ("a cat", "ARG0"),
+                ("milk", "ARG1"),
+            ],
+        ),
         ("someone is slicing tomatoes", ["slicing"], [("someone", "ARG0"), ("tomatoes", "ARG1")]),
         ("football match highlights", [], [("football match highlights", "NOUN")]),
         ("a large white cross gets smaller", ["gets"], [("a large white cross", "ARG0")]),

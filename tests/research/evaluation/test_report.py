@@ -157,6 +157,24 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
 
 
 @with_blank_figures
+def test_seconds_of_different_splits_are_not_averaged(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result | {"epoch_seconds": 7.0}))
+    for split, seconds, is_stored in (("test", 8.0, False), ("val", 0.5, True)):
+        record = metrics(41.0) | {
+            "split": split,
+            "protocol": f"{split} videos",
+            "seconds": {"encode_text": 1.0, "score": seconds},
+            "stored_features": is_stored,
+        }
+        (tmp_path / "run" / f"evaluation-{split}.json").write_text(json.dumps(record))
+    text = write_report([tmp_path], tmp_path / "report").markdown.read_text()
+    assert "| eaglenet/demo | eaglenet | test videos | 7.00 | 9.00 | 8.00 |" in text
+    assert "| eaglenet/demo | eaglenet | val videos | 7.00 | 1.50 (head) | 0.50 |" in text
+
+
+@with_blank_figures
 def test_the_scores_of_the_selected_epoch_are_tabulated_once(tmp_path: Path) -> None:
     make_run(tmp_path / "run", recall=40.0)
     record = metrics(40.0) | {"split": "val"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -14,10 +15,19 @@ from typer.testing import CliRunner
 
 import eaglenet
 from eaglenet.cli.main import app
-from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.errors import ConfigError, DatasetError, UsageError
+from eaglenet.core.files import write_json
+from eaglenet.core.settings import to_plain
 from eaglenet.models.files import head_folder
 from eaglenet.models.folder import with_head
-from eaglenet.research.data.frame_folder import FrameFolder, FramePreparation, prepare_frames
+from eaglenet.research.data.frame_folder import (
+    FrameFolder,
+    FrameFolderWriter,
+    FrameItem,
+    FramePreparation,
+    prepare_frames,
+)
+from eaglenet.research.small.run import PairExperiment, load_validation, refuse_other_settings
 
 COLOURS = {"red": (230, 20, 20), "green": (20, 210, 20), "blue": (20, 20, 230)}
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS, "##s", "\u4e2d"]
@@ -119,6 +129,11 @@ def test_pictures_and_captions_become_a_folder_and_a_model(tmp_path: Path) -> No
     assert not (tmp_path / "run" / "beginning").exists()
     trained = runner.invoke(app, command)
     assert trained.exit_code == 0, trained.output
+    # Completed runs are kept, so none of their settings may change.
+    changed = runner.invoke(app, [*command, "--set", "beginning.steps=4"])
+    assert "completed runs with other settings (beginning.steps: 3 -> 4)" in str(changed.exception)
+    plain = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert plain["beginning"]["steps"] == 3
     model = eaglenet.load(tmp_path / "run" / "model")
     assert model.tokenizer is not None
     # The Chinese piece is not kept, so its number is gone and the rest is as before.
@@ -155,6 +170,23 @@ def test_frames_of_a_video_are_found_by_a_pattern_and_cut_in_halves(tmp_path: Pa
     torch.testing.assert_close(brightness, torch.tensor([0.0, 40, 0, 200]), atol=3, rtol=0)
 
 
+def test_images_that_cannot_be_read_are_counted_and_left_out(tmp_path: Path) -> None:
+    images = write_pictures(tmp_path)
+    plan = FramePreparation(
+        images, {"people": tmp_path / "captions.json"}, "test", 24, validation=4
+    )
+    Image.new("1", (20000, 10000)).save(images / "000001.jpg", "PNG")  # 200 megapixels
+    (images / "000002.jpg").write_bytes(b"")
+    counts = prepare_frames(plan, tmp_path / "frames")
+    assert (counts["items"], counts["unreadable"]) == (3, 2)
+    items = FrameFolder.open(tmp_path / "frames").items
+    assert counts["validation"] == sum(item.split == "validation" for item in items)
+    for number in (3, 4, 5):
+        (images / f"{number:06d}.jpg").write_bytes(b"")
+    with pytest.raises(DatasetError, match="none of the 5 images with captions can be read"):
+        prepare_frames(plan, tmp_path / "none")
+
+
 def test_captions_of_other_items_are_an_error_that_shows_both_names(tmp_path: Path) -> None:
     images = write_pictures(tmp_path)
     (tmp_path / "captions.json").write_text('{"video1": ["a man"]}')
@@ -177,6 +209,55 @@ def test_a_folder_of_test_items_has_no_other_split(tmp_path: Path) -> None:
 def test_a_pattern_without_a_group_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one group"):
         FramePreparation(tmp_path, {}, "test", item="video")
+
+
+def test_stages_that_have_not_run_yet_may_change(tmp_path: Path) -> None:
+    experiment = PairExperiment("small", folders="a,b", further=("seed=1",))
+    write_json(tmp_path / "experiment.json", to_plain(experiment))
+    other_start = experiment.override(["beginning.seed=7"])
+    refuse_other_settings(other_start, tmp_path)  # Nothing is completed.
+    (tmp_path / "ingredient-0").mkdir()
+    (tmp_path / "ingredient-0" / "done").touch()
+    settings = ["further=seed=2", "joined=b", "head_texts=0"]
+    refuse_other_settings(experiment.override(settings), tmp_path)
+    for changed in (other_start, experiment.override(["folders=b"])):
+        with pytest.raises(ConfigError, match="completed runs with other settings"):
+            refuse_other_settings(changed, tmp_path)
+
+
+def test_folders_of_one_name_are_refused(tmp_path: Path) -> None:
+    """The validation items of one would replace those of the other."""
+    experiment = PairExperiment("small", folders=f"{tmp_path}/a/frames,{tmp_path}/b/frames")
+    with pytest.raises(ConfigError, match="2 folders are called 'frames'; rename them"):
+        _ = experiment.frame_folders
+
+
+def test_items_described_only_by_a_captioner_do_not_stop_an_evaluation(tmp_path: Path) -> None:
+    writer = FrameFolderWriter(tmp_path / "labels", 16)
+    picture = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(picture, "JPEG")
+    for split in ("train", "validation"):
+        item = FrameItem(split, split, "test", 1, {"machine": ["a photo"]})
+        writer.add(item, [picture.getvalue()])
+    writer.close()
+    lines: list[str] = []
+    validation = load_validation(
+        [tmp_path / "labels"], lambda *_: pytest.fail("loaded"), lines.append
+    )
+    assert validation == {}
+    assert lines == [
+        f"{tmp_path / 'labels'}: validation items without captions by people are not used"
+    ]
+
+
+@pytest.mark.parametrize("option", [["--dry-run"], ["--json"], ["--log", "tensorboard"]])
+def test_training_of_towers_refuses_options_that_it_would_ignore(
+    tmp_path: Path, option: list[str]
+) -> None:
+    command = ["train", "small", "--output", str(tmp_path / "run"), *option]
+    result = CliRunner().invoke(app, command)
+    assert "use only --set, --device and --output" in str(result.exception)
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_says_what_is_missing(tmp_path: Path) -> None:

@@ -16,11 +16,14 @@ from eaglenet.research.evaluation.report import read_ranks, write_report
 from eaglenet.research.experiments import campaign as campaign_module
 from eaglenet.research.experiments.campaign import (
     CannotRun,
+    Job,
     Search,
+    SeedRun,
     Trial,
     TrialRow,
     campaign_table,
     run_campaign,
+    search_setting,
 )
 from eaglenet.research.recipes.comparison import time_scoring
 from tiny import tiny_experiment
@@ -56,6 +59,38 @@ def test_every_method_searches_its_own_value_and_keeps_the_best_run(
         assert kept["training"]["lr_encoder"] == float(best)
         first = json.loads((tmp_path / row.label / "seed-0" / "result.json").read_text())
         assert first["metrics"]["t2v"]["R@1"] == table[row.label][best]
+
+
+def test_a_search_never_looks_at_the_test_split(
+    features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that select their epoch on the test split have its scores in their results."""
+    recalls = {"0.1": (10.0, 90.0), "0.2": (20.0, 80.0)}
+
+    def finish(jobs: list[Job], *_: object) -> dict[Path, SeedRun]:
+        outcomes = {}
+        for job in jobs:
+            validation, test = recalls[str(job.experiment.training.lr_head)]
+            job.output.mkdir(parents=True)
+            (job.output / "result.json").write_text(str(test))
+            record = {"metrics": {"t2v": {"R@1": test}}}
+            outcomes[job.output] = SeedRun(0, {"t2v": {"R@1": validation}}, record)
+        return outcomes
+
+    monkeypatch.setattr(campaign_module, "run_jobs", finish)
+    (tuned,) = search_setting(
+        [trial(features)],
+        Search("training.lr_head", ("0.1", "0.2")),
+        0,
+        tmp_path,
+        device="cpu",
+        jobs=1,
+        announce=lambda title: None,
+    )
+    assert tuned.experiment.training.lr_head == 0.2
+    assert (tmp_path / "tiny" / "seed-0" / "result.json").read_text() == "80.0"
+    table = json.loads((tmp_path / "search.json").read_text())["val t2v R@1"]
+    assert table == {"tiny": {"0.1": 10.0, "0.2": 20.0}}
 
 
 def test_rows_have_ranks_differences_and_seconds(

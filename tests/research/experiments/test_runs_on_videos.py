@@ -26,6 +26,7 @@ from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_ru
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.publication import find_model, model_card
 from eaglenet.research.experiments.runs import train
+from eaglenet.research.experiments.stored_data import are_features_stored
 from eaglenet.research.recipes import Recipe
 from eaglenet.research.training.distributed import World
 from eaglenet.video import decoding
@@ -336,6 +337,8 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     train(experiment.override(["training.seed=1"]), tmp_path / "other", device="cpu")
     # Those of the run beside it.
     assert not list((tmp_path / "other").glob("frames/folder-*"))
+    shorter = experiment.override(["data.max_words=4"])
+    assert not are_features_stored(shorter.data, "train", cache)
     shutil.rmtree(cache)
     decodings.clear()
     first = evaluate_run(run.folder, split="val", device="cpu")

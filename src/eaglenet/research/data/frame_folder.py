@@ -458,7 +458,7 @@ def prepare_frames(
     validation = choose_validation(ids, plan)
     main_split = "test" if plan.test else "train"
     writer = FrameFolderWriter(output, plan.size)
-    counts = {"items": 0, "frames": 0, "validation": len(validation), "unreadable": 0}
+    counts = {"items": 0, "frames": 0, "validation": 0, "unreadable": 0}
     order = sorted(ids, key=lambda name: (len(name), name))
     for number, name in enumerate(order):
         frames = list(_frames(images[name], plan, counts))
@@ -473,8 +473,13 @@ def prepare_frames(
             writer.add(item, frames)
             counts["items"] += 1
             counts["frames"] += len(frames)
+            counts["validation"] += name in validation
         if progress is not None:
             progress(ProgressUpdate("preparing frames", number + 1, len(order)))
+    if not counts["items"]:
+        raise DatasetError(
+            f"{plan.images}: none of the {counts['unreadable']} images with captions can be read"
+        )
     writer.close()
     return counts
 
@@ -536,12 +541,15 @@ def choose_validation(items: Iterable[str], plan: FramePreparation) -> set[str]:
 def _frames(
     paths: Sequence[Path], plan: FramePreparation, counts: dict[str, int]
 ) -> Iterator[bytes]:
+    from PIL import Image
+
     for path in paths:
         try:
             data = untrusted.read_bytes(path, MAX_IMAGE_BYTES)
             halves = (0, 1) if plan.halves else (None,)
             yield from [shrink_to_jpeg(data, plan.size, half=half) for half in halves]
-        except (OSError, ValueError):
+        # Of broken PNG files, Pillow raises SyntaxError.
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             counts["unreadable"] += 1
 
 

@@ -33,7 +33,11 @@ CAPTION_COLUMNS = (
     "caption", "text", "sentence", "description", "summary", "video_caption", "av_caption",
 )  # fmt: skip
 """Columns with captions in the datasets of MTEB; the first that a table has is used."""
-QUERY, DOCUMENT = "query-id", "corpus-id"
+QUERY, DOCUMENT, SCORE = "query-id", "corpus-id", "score"
+NO_QUERY = "without queries"
+"""Folder in the names of videos of a corpus to which no query belongs."""
+SPLIT = r"(\w+)-\d+-of-\d+|([A-Za-z]+)"
+"""Beginning of a file name, with the name of its split."""
 ROWS = 2
 """Rows read at a time; a row contains a whole video."""
 MIN_BYTES, MAX_EXPANSION = 2**30, 64
@@ -100,8 +104,9 @@ def choose_files(name: str, files: Sequence[str], split: str) -> list[str]:
     """
     files_of: dict[tuple[str, str], list[str]] = {}
     for file in sorted(files):
-        if match := re.match(r"[A-Za-z]+", Path(file).name):
-            files_of.setdefault((Path(file).parent.name, match[0]), []).append(file)
+        if match := re.match(SPLIT, Path(file).name):
+            name_of_split = match[1] or match[2]
+            files_of.setdefault((Path(file).parent.name, name_of_split), []).append(file)
     splits = {split for _, split in files_of}
     if split not in splits:
         contents = f"it has {', '.join(sorted(splits))}" if splits else "it has no Parquet file"
@@ -194,7 +199,7 @@ def write_folder(
             report_progress(progress, "videos", number + 1, 0)
     else:
         captions_of = _write_corpus(name, tables, folder, budget, progress)
-    if not captions_of:
+    if not any(captions_of.values()):
         raise DatasetError(f"{name}: the split {split!r} has no videos")
     with (folder / CAPTIONS).open("w", encoding="utf-8") as file:
         for video, captions in captions_of.items():
@@ -243,18 +248,28 @@ def _write_corpus(
         budget.spend_on_texts(text, f"{name}: row {number} of {queries.name}")
         texts[str(key)] = text
     captions: dict[str, list[str]] = {}
-    for number, (query, document) in enumerate(relevance.rows(QUERY, DOCUMENT)):
+    known_pairs: set[tuple[str, str]] = set()
+    score = SCORE if SCORE in relevance.columns else None
+    for number, (query, document, *scores) in enumerate(relevance.rows(QUERY, DOCUMENT, score)):
         where = f"{name}: row {number} of {relevance.name}"
+        pair = str(query), str(document)
+        # A score of 0 marks a video that is not relevant.
+        if pair in known_pairs or (scores and not (scores[0] or 0) > 0):
+            continue
+        known_pairs.add(pair)
         if str(query) not in texts:
             raise DatasetError(f"{where} names the query {query!r:.60}, which does not exist")
         captions.setdefault(str(document), []).extend(_captions(texts[str(query)], where, budget))
     captions_of: dict[str, list[str]] = {}
+    known_keys = set(captions)
     for number, (key, value) in enumerate(corpus.rows(corpus.key, "video")):
         if str(key) in captions:
             where = f"{name}: row {number} of {corpus.name}"
             video = _write_video(folder, number, value, where, budget)
             captions_of[video] = captions.pop(str(key))
             report_progress(progress, "videos", number + 1, 0)
+        elif str(key) not in known_keys:  # Counted as left out; its file is not needed.
+            captions_of.setdefault(f"{NO_QUERY}/{key}", [])
     if captions:
         raise DatasetError(
             f"{name}: {relevance.name} names the video {next(iter(captions))!r:.60}, which does "

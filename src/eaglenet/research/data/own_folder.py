@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,12 @@ def load(
         video); a ``.jsonl`` (the same keys; ``captions`` may be a list); a folder with one such
         file; or a folder of videos, each with a ``.txt`` of the same name and one caption per line
         (a ``.txt`` without a video counts as a missing video).
+    split: train, val, test, all, or another name that lines of the file have, as in datasets of the
+        hub.
     fractions: fractions of train, val and test. If no line has a split, videos are divided by a
         hash of their names. By default, val is larger in a small folder.
     """
     root = Path(root)
-    check_split_name("folder", split, (*SPLITS, "all"))
     file = captions_file(root)
     folder = file.parent if file else root
     if file is None:
@@ -93,10 +94,12 @@ def load(
                 f"{file} is empty; write one line per caption: VIDEO,CAPTION under the header "
                 "video,caption"
             )
+    if split not in {entry.split for entry in entries}:
+        check_split_name("folder", split, (*SPLITS, "all"))
     find = finder or finder_for(folder, video_folders)
-    videos, splits, left_out = merge(entries, folder, find)
+    videos, splits, left_out = merge(entries, folder, find, {*SPLITS, split})
     if split != "all":
-        names = splits if splits else divide(list(videos), fractions, seed)
+        names = splits if splits else divide(list(videos.values()), fractions, seed)
         if videos and not splits and split not in names.values():
             raise DatasetError(
                 f"{folder}: no line has a split, and {len(videos)} videos are too few for {split}; "
@@ -195,7 +198,7 @@ def window_of(row: dict[str, Any], where: str) -> tuple[float, float] | None:
 
 
 def merge(
-    entries: Sequence[Entry], folder: Path, finder: VideoFinder
+    entries: Sequence[Entry], folder: Path, finder: VideoFinder, known_splits: Collection[str]
 ) -> tuple[dict[str, VideoRecord], dict[str, str], list[VideoProblem]]:
     """Merge the entries of each video and window.
 
@@ -213,7 +216,7 @@ def merge(
         captions, empty = clean_captions(entry.captions, entry.where)
         num_empty += empty
         if entry.split is not None:
-            if entry.split not in SPLITS:
+            if entry.split not in known_splits:
                 raise DatasetError(
                     f"{entry.where}: split {entry.split!r} is unknown; use {', '.join(SPLITS)}"
                 )
@@ -256,11 +259,12 @@ def locate_all(names: Iterable[str], folder: Path, finder: VideoFinder) -> dict[
     return files
 
 
-def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
-    """Assign a split to each video; all windows of a file are in the same split."""
+def divide(videos: Sequence[VideoRecord], fractions: Sequence[float], seed: int) -> dict[str, str]:
+    """Assign a split to each video by id; all windows of a file are in the same split."""
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
         raise UsageError(f"fractions {tuple(fractions)} must be three numbers that sum to 1")
-    files = stable_order({video_id.partition("#")[0] for video_id in video_ids}, seed)
+    file_of = {video.video_id: file_name(video) for video in videos}
+    files = stable_order(set(file_of.values()), seed)
     num_test = round(fractions[2] * len(files))
     num_val = round(fractions[1] * len(files))
     if tuple(fractions) == FRACTIONS:
@@ -270,7 +274,12 @@ def divide(video_ids: Sequence[str], fractions: Sequence[float], seed: int) -> d
     for index, file in enumerate(files):
         is_test, is_val = index < num_test, index < num_test + num_val
         names[file] = "test" if is_test else "val" if is_val else "train"
-    return {video_id: names[video_id.partition("#")[0]] for video_id in video_ids}
+    return {video_id: names[file] for video_id, file in file_of.items()}
+
+
+def file_name(video: VideoRecord) -> str:
+    """Return the id of a video without its window; names of files may contain ``#`` themselves."""
+    return video.video_id if video.window is None else video.video_id.rpartition("#")[0]
 
 
 add_dataset(DatasetSpec("folder", "your own CSV, JSON lines or folder", load))

@@ -117,7 +117,10 @@ def parse(words: Sequence[str]) -> Parse:
             role, verb_index = "ARG0", verbs_after[0]
         elif verbs_before:
             verb_index = verbs_before[-1]
-            number = number + 1 if nouns and (verb_index, len(nouns) - 1) in pairs else 1
+            # The phrase before belongs to the same verb, and is not its ARG0.
+            continues = (verb_index, len(nouns) - 1) in pairs
+            continues = continues and nouns[-1].start > verbs[verb_index].start
+            number = number + 1 if continues else 1
             role = prefix or f"ARG{min(number, 4)}"
             role = "ARG1" if role == "conjunction" else role
         else:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from eaglenet.core.errors import ConfigError, UsageError
-from eaglenet.core.files import read_json, write_json, write_text
+from eaglenet.core.files import atomic_folder, read_json, write_json, write_text
 from eaglenet.core.platform import exit_with_parent, num_cores
 from eaglenet.core.process import ChildProcess, start_child
 from eaglenet.core.progress import Progress, report_progress
@@ -269,7 +269,8 @@ def search_setting(
     tuned_trials, table = [], {}
     for trial in trials:
         scores = {
-            value: outcome.result["metrics"]["t2v"]["R@1"]
+            # Not those of the result, which are on the test split for runs that select on it.
+            value: outcome.evaluation["t2v"]["R@1"]
             for value in search.values
             if isinstance(outcome := outcomes[candidates[trial.label, value].output], SeedRun)
         }
@@ -283,7 +284,9 @@ def search_setting(
         tuned_trials.append(Trial(trial.label, experiment))
         output = make_job(tuned_trials[-1], seed, folder, split="val", device=device).output
         if not output.exists():
-            shutil.copytree(candidates[trial.label, best].output, output)
+            with atomic_folder(output) as partial:
+                source = candidates[trial.label, best].output
+                shutil.copytree(source, partial, dirs_exist_ok=True)
     write_json(folder / "search.json", {"setting": search.setting, "val t2v R@1": table})
     return tuned_trials
 

@@ -39,6 +39,7 @@ from eaglenet.research.data.frame_folder import (
     inspect_frames,
     open_clips,
 )
+from eaglenet.research.data.frame_folder import INDEX_FILE as FRAMES_INDEX
 from eaglenet.research.data.records import check_split_name, hold_out_ids
 from eaglenet.research.data.role_graphs import expand_to_tokens, role_graphs
 from eaglenet.research.data.sources import (
@@ -338,11 +339,14 @@ def open_frames(data: DataChoice, split: str, context: OpenContext) -> Source:
 
 
 def _frames_key(data: DataChoice, split: str) -> tuple[str, str]:
-    """Return the name of a frame folder, and what its features depend on except its frames."""
+    """Return the name of a frame folder, and everything that its features depend on."""
     root = data.options.get("test_root") if split == "test" else None
     root_folder = data.folder(str(root) if root else None).resolve()
     weights, kind = weights_of(towers_of(data)), data.options.get("captions", "")
-    return root_folder.name, f"{root_folder} {weights} {kind} {data.frames.num_frames}"
+    index = root_folder / FRAMES_INDEX  # Written last, so it changes with the frames.
+    content = _version(index if index.is_file() else None)
+    key = [str(root_folder), content, weights, kind, data.frames.num_frames, data.max_words]
+    return root_folder.name, json.dumps(key)
 
 
 def towers_of(data: DataChoice) -> str:
@@ -411,7 +415,8 @@ def _videos_key(data: DataChoice, split: str) -> str:
     """Describe everything that the features of videos depend on."""
     records = load_records(data, split).select_present()
     videos = [(asdict(video), _version(video.path)) for video in records.videos]
-    return json.dumps([weights_of(TOWERS), asdict(data.frames), videos], default=str)
+    key = [weights_of(TOWERS), asdict(data.frames), data.max_words, videos]
+    return json.dumps(key, default=str)
 
 
 def _version(path: Path | None) -> tuple[int, int]:

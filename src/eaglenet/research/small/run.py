@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,8 +17,8 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, ConfigError, DatasetError
-from eaglenet.core.files import expand_home, write_json
-from eaglenet.core.settings import override, split_assignment, to_plain
+from eaglenet.core.files import expand_home, read_json, write_json
+from eaglenet.core.settings import differences, override, split_assignment, to_plain
 from eaglenet.encoders.compact import CompactConfig, CompactEncoder, resize_positions
 from eaglenet.encoders.tokenizers import JsonTokenizer, TokenizerSettings, read_backend
 from eaglenet.methods.base import METHODS
@@ -25,7 +26,7 @@ from eaglenet.methods.configs import CLIP4ClipConfig, WordFrameConfig
 from eaglenet.methods.wordframe import WordFrame
 from eaglenet.models.files import EXPERIMENT, HEAD, MODEL
 from eaglenet.models.folder import load, save, save_head
-from eaglenet.research.data.frame_folder import FrameItem
+from eaglenet.research.data.frame_folder import FrameFolder, FrameItem
 from eaglenet.research.small.pairs import (
     PairData,
     evaluate_all,
@@ -41,6 +42,8 @@ from eaglenet.research.small.trainer import (
 )
 
 WEIGHTS = "model.safetensors"
+DONE = "done"
+"""File in the folder of a completed run."""
 VISION_NAMES = {
     "attention.out": "attention.output.dense",
     "ln_1": "norm1",
@@ -279,6 +282,11 @@ class PairExperiment:
                 "no folders of frames; prepare some with `eaglenet data frames` and set them: "
                 "--set folders=A,B"
             )
+        for name, count in Counter(folder.name for folder in folders).items():
+            if count > 1:  # Results and `joined` name folders by it.
+                raise ConfigError(
+                    f"folders={self.folders}: {count} folders are called {name!r}; rename them"
+                )
         return folders
 
 
@@ -292,6 +300,9 @@ def train_pairs(
     """Train stage by stage, save the model as ``output/model``, and return that folder.
 
     An interrupted call can be repeated: results of completed runs are kept.
+
+    Raises:
+        ConfigError: completed runs in ``output`` had other settings.
     """
     output = Path(output)
     if device == "auto":
@@ -306,6 +317,8 @@ def train_pairs(
     backend = read_backend(text_folder / "tokenizer.json")
     length = experiment.towers.text.context_length
     tokenizer = JsonTokenizer(backend, TokenizerSettings(context_length=length))
+    frame_folders = experiment.frame_folders
+    refuse_other_settings(experiment, output)
     output.mkdir(parents=True, exist_ok=True)
     write_json(output / EXPERIMENT, to_plain(experiment))
 
@@ -313,8 +326,8 @@ def train_pairs(
         return load_pairs(folders, split, tokenizer, size=experiment.picture_size, device=device)
 
     report(f"reading frames of {experiment.folders}")
-    train = load_split(experiment.frame_folders, "train")
-    validation = _load_validation(experiment.frame_folders, load_split)
+    train = load_split(frame_folders, "train")
+    validation = load_validation(frame_folders, load_split, report)
     unlabelled_folders = _paths(experiment.unlabelled)
     frames = None
     if unlabelled_folders:
@@ -327,6 +340,46 @@ def train_pairs(
     if texts:
         save_hubness_head(output / MODEL, texts, experiment.head_weight)
     return output / MODEL
+
+
+STAGES: Mapping[str, tuple[str, ...]] = {
+    "beginning": ("beginning",),
+    "ingredient-*": ("ingredients",),
+    "further-*": ("further",),
+    "agreeing-*": ("agreeing", "joined"),
+    "finishing-*": ("finishing",),
+}
+"""Folders of the runs of each stage, in order, and the settings on which only it and later stages
+depend."""
+HEAD_SETTINGS = ("head_texts", "head_weight")
+
+
+def refuse_other_settings(experiment: PairExperiment, output: Path) -> None:
+    """Raise if completed runs in ``output``, which are kept, had other settings."""
+    if not (output / EXPERIMENT).is_file():
+        return
+    is_done = [any(output.glob(f"{folder}/{DONE}")) for folder in STAGES]
+    if not any(is_done):
+        return
+    num_done = max(number for number, done in enumerate(is_done, start=1) if done)
+    free_names = {name for names in list(STAGES.values())[num_done:] for name in names}
+    before, now = (
+        {
+            name: value
+            for name, value in settings.items()
+            if name not in {*free_names, *HEAD_SETTINGS}
+        }
+        for settings in (
+            read_json(output / EXPERIMENT),
+            json.loads(json.dumps(to_plain(experiment))),
+        )
+    )
+    lines = differences(before, now)
+    if lines:
+        raise ConfigError(
+            f"{output} has completed runs with other settings ({'; '.join(lines)}): use them "
+            "again, or another --output"
+        )
 
 
 Weights = Mapping[str, Tensor]
@@ -358,7 +411,7 @@ def greedy_soup(
 
 @dataclass(frozen=True)
 class Stages:
-    """Stages of training; a run whose folder has the file ``done`` is not repeated."""
+    """Stages of training; a run whose folder has the file :data:`DONE` is not repeated."""
 
     experiment: PairExperiment
     output: Path
@@ -449,7 +502,7 @@ class Stages:
         config: PairTrainingConfig,
     ) -> Weights:
         folder = self.output / stage
-        mark = folder / "done"
+        mark = folder / DONE
         if mark.exists():
             self.report(f"{stage}: finished before")
         else:
@@ -494,16 +547,19 @@ def save_towers(encoder: CompactEncoder, backend: tokenizers.Tokenizer, folder: 
     save(method, folder, storage="int8")
 
 
-def _load_validation(
-    folders: Sequence[Path], load_split: Callable[[Sequence[Path], str], PairData]
+def load_validation(
+    folders: Sequence[Path],
+    load_split: Callable[[Sequence[Path], str], PairData],
+    report: Callable[[str], None],
 ) -> Mapping[str, PairData]:
-    """Load the validation items of each folder that has any."""
+    """Load the validation items of each folder that has any with captions by people."""
     validation = {}
     for folder in folders:
-        try:
+        items = [item for item in FrameFolder.open(folder).items if item.split == "validation"]
+        if any(item.captions.get("people") for item in items):
             validation[folder.name] = load_split([folder], "validation")
-        except DatasetError:
-            continue
+        elif items:
+            report(f"{folder}: validation items without captions by people are not used")
     return validation
 
 

@@ -110,6 +110,17 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
     assert len({video_id.partition("#")[0] for video_id in test.video_ids}) == 1
 
 
+def test_names_with_a_number_sign_are_files_of_their_own(tmp_path: Path) -> None:
+    names = [f"Episode #{index}.mp4" for index in range(20)]
+    path = write_jsonl(tmp_path / "data.jsonl", *({"video": n, "caption": "x"} for n in names))
+    assert [len(load(path, name)) for name in ("train", "val", "test")] == [14, 4, 2]
+    windows = [{"start": start, "end": start + 1} for start in range(3)]
+    rows = [{"video": name, "caption": "x", **window} for name in names for window in windows]
+    test = load(write_jsonl(path, *rows), "test")
+    assert len(test) == 6
+    assert len({video_id.rpartition("#")[0] for video_id in test.video_ids}) == 2
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -296,6 +296,15 @@ def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path: 
         render_world(tmp_path, "val", 2, unmentioned=1, size=32)
 
 
+def test_one_clip_more_never_keeps_the_file_of_another_scene(tmp_path: Path) -> None:
+    """The last clip of an odd count is not a clip of a larger count."""
+    render_world(tmp_path / "grown", "val", 3, size=32)
+    grown = render_world(tmp_path / "grown", "val", 4, size=32)
+    fresh = render_world(tmp_path / "fresh", "val", 4, size=32)
+    for video, expected in zip(grown.videos, fresh.videos, strict=True):
+        assert video.path.read_bytes() == expected.path.read_bytes()
+
+
 def test_the_world_is_registered_as_the_dataset_demo() -> None:
     assert DATASETS["demo"].splits == ("train", "val", "test")
 

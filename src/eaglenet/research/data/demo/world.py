@@ -245,8 +245,9 @@ class DemoWorld:
             event = _draw_event(generator, ("still",), lane=None)
             if self._belongs((event,), split):
                 break
+        # An id of its own: with a larger count, another scene has this position.
         return Scene(
-            f"{split}-{count - 1:05d}", split, "single", (event,), NUM_FRAMES,
+            f"{split}-{count - 1:05d}-still", split, "single", (event,), NUM_FRAMES,
             _draw_background(generator), _captions(generator, (event,)), None,
         )  # fmt: skip
 
