@@ -92,7 +92,7 @@ def test_ids_beyond_the_vocabulary_are_refused_with_its_size() -> None:
     decoder = CaptionDecoder(15, 8, num_layers=1, num_heads=2, hidden_dim=12).double()
     tokens = Tokens(torch.tensor([[1, 5, 15]]), torch.ones(1, 3, dtype=torch.bool))
     memory, mask = random(1, 3, 8, seed=2), torch.ones(1, 3, dtype=torch.bool)
-    with pytest.raises(ConfigError, match="token id 15, but vocabulary_size is 15; set .* to 16"):
+    with pytest.raises(ConfigError, match=r"token id 15, but vocabulary_size is 15; set .* to 16"):
         decoder.loss(tokens, memory, mask)
 
 
