@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.layers.frame_pooling import FramePooling
 from eaglenet.methods.prost import CrossAttention
 from eaglenet.methods.tvproxynet import ProxyDecoderLayer
@@ -80,3 +81,9 @@ def test_frames_are_pooled_as_torch_does(num_heads: int) -> None:
         states = layer.attention_norm(outputs[:, 0])
         expected = layer.output_norm(states + layer.feed_forward(states))
         torch.testing.assert_close(layer(text, frames, mask)[row], expected, **EXACT)
+
+
+@pytest.mark.parametrize("num_heads", [0, -4, 5])
+def test_impossible_numbers_of_heads_are_refused(num_heads: int) -> None:
+    with pytest.raises(ConfigError, match=f"{num_heads} heads do not divide a width of 12"):
+        CrossAttention(DIM, dropout=0.0, num_heads=num_heads)

@@ -18,8 +18,9 @@ from double_precision import (
 )
 from small_towers import small_clip, small_clips
 
+from eaglenet.layers.late_interaction import token_similarities
 from eaglenet.methods import METHODS
-from eaglenet.methods.prost import ProST, local_mask
+from eaglenet.methods.prost import ProST, SparsePrototypes, local_mask
 from reference import prost as reference
 from reference.arithmetic import contrastive, weights_of
 
@@ -103,3 +104,18 @@ def test_official_padding_counts_padded_words_and_frames() -> None:
         official.similarities(text, official.encode_video(clips)), expected, strict=True
     ):
         torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+def test_a_prototype_of_zeros_trains_in_half_precision() -> None:
+    """The ReLU may choose no patch of a frame at all; ProST's authors train in float16."""
+    torch.manual_seed(0)
+    objects = SparsePrototypes(8, count=2)
+    with torch.no_grad():
+        objects.network[-1].bias[0] = -1e3  # type: ignore[index]
+    patches = torch.randn(3, 4, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.float16):
+        sums = objects(patches)
+    assert not sums[:, 0].any()
+    token_similarities(torch.randn(2, 5, 8), sums.float()).sum().backward()
+    assert patches.grad is not None
+    assert patches.grad.isfinite().all()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from expert_inputs import EXACT, VIDEOS, build, random, texts, videos
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods import Method
 from eaglenet.methods.early.supportset import CaptionDecoder, support_memory
@@ -86,6 +86,14 @@ def test_the_caption_loss_is_the_mean_over_real_next_words() -> None:
         for row, place in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
     ]
     assert decoder.loss(tokens, memory, mask).item() == pytest.approx(sum(terms) / 5, abs=1e-9)
+
+
+def test_ids_beyond_the_vocabulary_are_refused_with_its_size() -> None:
+    decoder = CaptionDecoder(15, 8, num_layers=1, num_heads=2, hidden_dim=12).double()
+    tokens = Tokens(torch.tensor([[1, 5, 15]]), torch.ones(1, 3, dtype=torch.bool))
+    memory, mask = random(1, 3, 8, seed=2), torch.ones(1, 3, dtype=torch.bool)
+    with pytest.raises(ConfigError, match=r"token id 15, but vocabulary_size is 15; set .* to 16"):
+        decoder.loss(tokens, memory, mask)
 
 
 def test_the_loss_is_contrast_plus_captions() -> None:

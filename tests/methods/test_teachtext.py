@@ -51,6 +51,13 @@ def test_the_loss_equals_numbers_by_hand() -> None:
     )
 
 
+def test_a_student_that_needs_the_ids_of_videos_gets_them() -> None:
+    """Without them, HiT takes the keys of a text's own video for wrong ones."""
+    student = {"num_layers": 1, "text_layers": 1, "num_heads": 2, "hidden_dim": 12, "bank_size": 9}
+    assert build("teachtext", student="hit", student_config=student).needs_ids
+    assert not teachtext().needs_ids
+
+
 @torch.no_grad()
 def test_teachers_are_not_seen_outside_of_training() -> None:
     method = teachtext()

@@ -16,7 +16,7 @@ from double_precision import (
 )
 from small_towers import small_clip, small_clips
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods import METHODS
 from eaglenet.methods.ucofia import UCoFiA
@@ -36,6 +36,12 @@ def make(**changes: object) -> UCoFiA:
     method = shake(spec.build(config, small_clip(image_size=SIZE, layers=3)))
     assert isinstance(method, UCoFiA)
     return method
+
+
+def test_keeping_more_patches_than_there_are_is_refused() -> None:
+    spec = METHODS["ucofia"]
+    with pytest.raises(ConfigError, match="num_tokens is 10, but a frame has 9 patches"):
+        spec.build(spec.config_class(num_tokens=10), small_clip(image_size=SIZE, layers=3))
 
 
 def encode_videos(method: UCoFiA) -> tuple[VideoFeatures, list[list[list[object]]]]:

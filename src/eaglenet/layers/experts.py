@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Expert
 from eaglenet.layers.masking import MaskedBatchNorm, Padding, effective_mask
 
@@ -25,6 +26,12 @@ class TokenSequence:
     mask: Bool[Tensor, "videos length"]
     aggregates: Int[Tensor, "experts"]
     present: Bool[Tensor, "videos experts"]
+
+
+def require_positions(count: int) -> None:
+    """Raise ``ConfigError`` for too few positions: summaries and unknown times have one each."""
+    if count <= UNKNOWN_TIME:
+        raise ConfigError(f"num_positions is {count}; it must be {UNKNOWN_TIME + 1} or more")
 
 
 def limit_tokens(expert: Expert, limit: int, *, is_random: bool) -> Expert:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -21,10 +20,18 @@ def token_similarities(
     words: Words, tokens: VisualTokens
 ) -> Float[Tensor, "texts videos words tokens"]:
     """Return the cosine of every word with every visual token; 0 for a zero vector."""
-    # 1e-12 is 0 in half precision, where a vector of zeros would become NaN.
-    epsilon = max(1e-12, torch.finfo(tokens.dtype).tiny)
-    words, tokens = (F.normalize(values, dim=-1, eps=epsilon) for values in (words, tokens))
-    return torch.einsum("twd,vfd->tvwf", words, tokens)
+    return torch.einsum("twd,vfd->tvwf", _unit(words), _unit(tokens))
+
+
+def _unit(values: Float[Tensor, "sets entries dim"]) -> Float[Tensor, "sets entries dim"]:
+    """Return unit vectors; zeros for zeros, whose gradient does not grow.
+
+    ``F.normalize`` multiplies their gradient by 1e12, which is infinite in half precision.
+    """
+    length = values.norm(dim=-1, keepdim=True)
+    # 1e-12 is 0 in half precision.
+    is_zero = length < max(1e-12, torch.finfo(values.dtype).tiny)
+    return values / length.masked_fill(is_zero, 1.0)
 
 
 def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:

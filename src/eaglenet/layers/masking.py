@@ -23,7 +23,7 @@ PADDING_LOGIT = -1e4
 
 def check_heads(dim: int, num_heads: int) -> None:
     """Raise ``ConfigError`` unless ``num_heads`` divides ``dim``."""
-    if dim % num_heads:
+    if num_heads < 1 or dim % num_heads:
         raise ConfigError(
             f"{num_heads} heads do not divide a width of {dim}; choose a divisor of {dim}"
         )

@@ -81,7 +81,7 @@ class Method(nn.Module, ABC):
     unit_features: bool = False
     """Scale texts and frames to entries of about 1 first: for methods that add noise of a fixed
     length to features of towers other than CLIP."""
-    needs_ids: ClassVar[bool] = False
+    needs_ids: bool = False
     """``losses`` needs the ids of the videos (``VideoFeatures.ids``)."""
 
     config: Any

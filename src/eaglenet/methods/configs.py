@@ -5,7 +5,8 @@ Does not import torch, because compact models are opened without it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from eaglenet.core.errors import ConfigError
@@ -23,6 +24,8 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
+        for spec in fields(self):
+            _check_number(spec.name, getattr(self, spec.name), spec.default)
         self.require_positive("num_frames")
 
     def require_positive(self, *names: str) -> None:
@@ -30,6 +33,28 @@ class MethodConfig:
         for name in names:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+
+
+DIVISORS = ("temperature", "sigma")
+"""Names of settings by which methods divide."""
+
+
+def _check_number(name: str, value: object, default: object) -> None:
+    """Raise ``ConfigError`` for a number that no layer accepts.
+
+    A number may be negative if its default is, or if it is a factor (a float).
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    is_count = not isinstance(default, float) and not (isinstance(default, int) and default < 0)
+    if not math.isfinite(value):
+        raise ConfigError(f"{name} is {value}; expected a number")
+    if "dropout" in name and not 0 <= value < 1:
+        raise ConfigError(f"{name} is {value}; it must be 0 or more, and less than 1")
+    if name in DIVISORS and value <= 0:
+        raise ConfigError(f"{name} is {value}; it must be more than 0")
+    if is_count and value < 0 and not name.endswith("seed"):
+        raise ConfigError(f"{name} is {value}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -54,6 +79,10 @@ class CLIP4ClipConfig(MethodConfig):
     pairs_at_once: int = 4096
     score_bias: bool = False
     stem: Literal["2d", "3d"] = "2d"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("pairs_at_once")
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,14 @@ class EagleNetConfig(MethodConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require_positive("dim", "num_candidates", "num_layers", "num_heads")
+        if self.energy is not None:
+            self.require_positive("replay_size")
         if self.num_chains < 0:
             raise ConfigError(f"num_chains is {self.num_chains}; it must be 0 or more")
+        if self.langevin_noise < 0:
+            raise ConfigError(f"langevin_noise is {self.langevin_noise}; it must be 0 or more")
+        if not 0 <= self.fresh_fraction <= 1:
+            raise ConfigError(f"fresh_fraction is {self.fresh_fraction}; it must be from 0 to 1")
 
     @classmethod
     def for_script(cls, dataset: str = "msrvtt-b32", **changes: Any) -> EagleNetConfig:

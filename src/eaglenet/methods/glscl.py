@@ -56,6 +56,10 @@ class GLSCLConfig(MethodConfig):
     num_positions: int = 77
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_concepts", "num_decoder_layers")
+
 
 @register(GLSCLConfig, paper="GLSCL (Zhang et al., TIP 2025)", checked_by="golden")
 class GLSCL(Method):

@@ -198,6 +198,10 @@ class ProSTConfig(MethodConfig):
     dropout: float = 0.1
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_phrases", "num_objects", "num_events")
+
 
 @register(ProSTConfig, paper="ProST (Li et al., ICCV 2023)", checked_by="golden")
 class ProST(TowerMethod):

@@ -187,6 +187,10 @@ class RAPConfig(MethodConfig):
     num_kept: int = 8
     num_asynchronous: int = 4
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_kept")
+
 
 @register(
     RAPConfig,

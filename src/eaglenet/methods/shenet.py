@@ -32,6 +32,10 @@ class SHENetConfig(MethodConfig):
     num_selected: int = 4
     num_regions: int = 8
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_selected")
+
 
 @register(
     SHENetConfig,

@@ -53,6 +53,10 @@ class TS2NetConfig(MethodConfig):
     num_positions: int | None = None
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_samples")
+
 
 @register(TS2NetConfig, paper="TS2-Net (Liu et al., ECCV 2022)", checked_by="golden")
 class TS2Net(TowerMethod):

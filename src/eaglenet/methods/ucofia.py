@@ -82,6 +82,10 @@ class UCoFiAConfig(MethodConfig):
     num_positions: int = 77
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("num_samples")
+
 
 @register(UCoFiAConfig, paper="UCoFiA (Wang et al., ICCV 2023)", checked_by="golden")
 class UCoFiA(TowerMethod):
@@ -133,6 +137,12 @@ class UCoFiA(TowerMethod):
 
     @classmethod
     def prepare(cls, config: UCoFiAConfig, encoder: PatchEncoder) -> None:
+        num_patches = encoder.vision.config.num_tokens - 1
+        if config.num_tokens > num_patches:
+            raise ConfigError(
+                f"num_tokens is {config.num_tokens}, but a frame has {num_patches} patches; "
+                "choose at most that"
+            )
         shift_last_blocks(encoder, config.num_shifted_blocks)
 
     def _encode_video(self, videos: VideoSource) -> VideoFeatures:

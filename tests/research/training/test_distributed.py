@@ -14,7 +14,9 @@ from torch import Tensor
 
 from eaglenet.core.errors import DistributedError, NonFiniteError, StoppedError, UsageError
 from eaglenet.core.files import hold_lock
-from eaglenet.core.types import PairBatch, TextFeatures
+from eaglenet.core.types import PairBatch, TextFeatures, VideoFeatures
+from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
+from eaglenet.methods import METHODS
 from eaglenet.research.evaluation.metrics import EvaluationOptions
 from eaglenet.research.experiments.build import build_method, load_source
 from eaglenet.research.experiments.runs import train
@@ -247,3 +249,37 @@ def test_waiting_for_a_rank_that_never_comes_ends_with_a_message(tmp_path: Path)
     assert time.monotonic() - started < 120
     assert "rank 1 of 2 could not connect to the others" in path.read_text()
     assert os.environ.get("RANK") is None
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "accumulation": "split"}])
+def test_ranks_drop_out_other_entries_and_share_the_noise_of_the_losses(
+    options: dict[str, Any],
+) -> None:
+    def rank() -> None:
+        world = join("cpu")
+        spec = METHODS["clip4clip"]
+        encoder = FeatureEncoder(FeatureConfig(8, 8, 8, dropout=0.5))
+        method = spec.build(spec.config_class(num_frames=3), encoder).train()
+        original, seen, noise = method.losses, [], []
+
+        def watched(text: Any, video: Any, right: Any) -> Any:
+            seen.append(text.sentence.detach())
+            noise.append(torch.rand(5))
+            return original(text, video, right)
+
+        method.losses = watched  # type: ignore[method-assign]
+        batch = PairBatch(
+            TextFeatures(torch.ones(4, 8)),
+            VideoFeatures(torch.ones(4, 3, 8), torch.ones(4, 3, dtype=torch.bool)),
+            torch.arange(4) + 4 * world.rank,
+        )
+        training_losses(method, batch, TrainingConfig(**options), world, seed=3)
+        assert len(seen) == options.get("accumulate", 1)
+        for sentences, drawn in zip(seen, noise, strict=True):
+            first, second = sentences.chunk(2)  # The same texts, encoded by each rank.
+            assert not torch.equal(first, second)
+            first, second = gather_tensor(drawn, world).chunk(2)
+            assert torch.equal(first, second)
+        world.__exit__()
+
+    run_ranks(rank)

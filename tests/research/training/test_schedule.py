@@ -38,3 +38,13 @@ def test_released_starts_at_zero_and_jumps_after_the_warmup() -> None:
 def test_linear_falls_on_a_straight_line_after_the_warmup() -> None:
     factors = [rate_factor(step, 40, warmup=0.1, schedule="linear") for step in (3, 4, 22, 40)]
     assert factors == pytest.approx([1.0, 1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize("epochs", [22, 49, 100])
+def test_every_epoch_starts_at_its_own_rate(epochs: int) -> None:
+    """15 / 22 * 22 is less than 15 in floating point."""
+    factors = [
+        rate_factor(7 * epoch, 7 * epochs, warmup=0.0, schedule="epochs", epochs=epochs, decay=0.9)
+        for epoch in range(epochs)
+    ]
+    assert factors == pytest.approx([0.9**epoch for epoch in range(epochs)])

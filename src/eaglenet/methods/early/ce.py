@@ -45,6 +45,10 @@ class CEConfig(MethodConfig):
     margin: float = 0.0938
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "text_centres")
+
 
 @register(CEConfig, paper="CE (Liu et al., BMVC 2019)", checked_by="golden", reads_experts=True)
 class CE(ExpertMethod):

@@ -47,7 +47,7 @@ class ClipBERTConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("frames_per_clip", "pairs_at_once")
+        self.require_positive("frames_per_clip", "dim", "num_layers", "pairs_at_once")
 
 
 def pool_clips(

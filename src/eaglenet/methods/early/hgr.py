@@ -159,6 +159,10 @@ class HGRConfig(MethodConfig):
     sharpness: float = 4.0
     margin: float = 0.2
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim")
+
 
 def node_similarities(
     nodes: Float[Tensor, "texts nodes dim"],

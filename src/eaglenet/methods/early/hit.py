@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Expert, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
-from eaglenet.layers.experts import ExpertTokens
+from eaglenet.layers.experts import ExpertTokens, require_positions
 from eaglenet.layers.masking import masked_mean
 from eaglenet.layers.transformer import PostNormStack, WordTransformer
 from eaglenet.methods.base import register
@@ -88,6 +88,15 @@ class HiTConfig(MethodConfig):
     bank_size: int = 4096
     temperature: float = 0.07
     feature_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "num_layers", "text_layers", "bank_size")
+        require_positions(self.num_positions)
+        if not 0 <= self.momentum <= 1:
+            raise ConfigError(f"momentum is {self.momentum}; it must be from 0 to 1")
+        if self.feature_weight < 0:
+            raise ConfigError(f"feature_weight is {self.feature_weight}; it must be 0 or more")
 
 
 class TextNetwork(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from eaglenet.core.types import Encoder, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
-from eaglenet.layers.experts import ExpertTokens, GatedEmbedding
+from eaglenet.layers.experts import ExpertTokens, GatedEmbedding, require_positions
 from eaglenet.layers.masking import Padding
 from eaglenet.layers.transformer import PostNormStack, WordTransformer
 from eaglenet.methods.base import register
@@ -49,6 +49,11 @@ class MMTConfig(MethodConfig):
     text_layers: int = 0
     margin: float = 0.05
     padding: Padding = "masked"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "num_layers")
+        require_positions(self.num_positions)
 
 
 @register(

@@ -113,8 +113,15 @@ class CaptionDecoder(nn.Module):
         memory_mask: Bool[Tensor, "texts steps"],
     ) -> Float[Tensor, ""]:
         """Return the mean negative log-likelihood of the next tokens (teacher forcing)."""
-        largest = self.embedding.num_embeddings
-        logits = self(tokens.ids[:, :-1].clamp_max(largest - 1), memory, memory_mask)
+        count = self.embedding.num_embeddings
+        # Waits for the device, where an id beyond the table would end the process.
+        largest = int(tokens.ids.max())
+        if largest >= count:
+            raise ConfigError(
+                f"the captions have the token id {largest}, but vocabulary_size is {count}; set "
+                f"method_config.vocabulary_size to {largest + 1} or more"
+            )
+        logits = self(tokens.ids[:, :-1], memory, memory_mask)
         targets = tokens.ids[:, 1:].masked_fill(~tokens.mask[:, 1:], -100)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
 
@@ -146,6 +153,10 @@ class SupportSetConfig(MethodConfig):
     temperature: float = 0.1
     margin: float = 0.2
     caption_weight: float = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "num_layers")
 
 
 def support_memory(

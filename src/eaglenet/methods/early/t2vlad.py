@@ -68,6 +68,10 @@ class T2VLADConfig(MethodConfig):
     margin: float = 0.2
     padding: Padding = "masked"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require_positive("dim", "num_centres")
+
 
 @register(
     T2VLADConfig, paper="T2VLAD (Wang et al., CVPR 2021)", checked_by="golden", reads_experts=True

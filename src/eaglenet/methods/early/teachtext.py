@@ -82,6 +82,7 @@ class TeachText(Method):
             raise ConfigError(f"teachtext cannot teach {config.student}: {error}") from error
         super().__init__(encoder, config)
         self.frame_spec = student.frame_spec
+        self.needs_ids = student.needs_ids
         # Register the encoder only once, so that its weights are saved once.
         del student._modules["encoder"]
         student.__dict__["encoder"] = encoder

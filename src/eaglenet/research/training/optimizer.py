@@ -257,7 +257,8 @@ def rate_factor(
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if schedule == "epochs":
-        return decay ** math.floor(progress * epochs)
+        # In whole numbers: 15 / 22 * 22 is less than 15.
+        return float(decay ** (step * epochs // max(num_steps, 1)))
     num_remaining = max(num_steps - warmup_steps, 1)
     if schedule == "linear":
         return 1.0 - (step - warmup_steps) / num_remaining

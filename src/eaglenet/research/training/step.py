@@ -140,12 +140,13 @@ def training_losses(
 
     With several ranks, gradients must then be averaged (``distributed.average_gradients``).
     ``seed`` sets the default generators once for encoding and once for the losses, so that the
-    noise of the losses does not depend on how the batch is divided into ranks and chunks.
+    noise of the losses does not depend on how the batch is divided into ranks and chunks. Each rank
+    augments and drops out its part of the batch in its own way.
     ``is_coarse`` uses :func:`coarse_losses` instead of the losses of the method.
     """
     step = Step(method, config, world, seed, is_coarse)
     with fast_products(batch.video_ids.device, config.precision):
-        torch.manual_seed(2 * seed)
+        torch.manual_seed(encoding_seed(seed, world))
         batch = augment(batch, config.augment, method.frame_spec.num_frames)
         if config.accumulate == 1:
             return step.backward(batch)
@@ -154,13 +155,25 @@ def training_losses(
             return backward_in_chunks(
                 chunks, step.encode, lambda text, video: step.losses(text, video, batch.video_ids)
             )
-        losses = [
-            replace(step, seed=seed + index).backward(chunk, 1.0 / len(chunks))
-            for index, chunk in enumerate(chunks)
-        ]
+        losses = []
+        for index, chunk in enumerate(chunks):
+            if index > 0:
+                # The losses of the previous chunk left the same random state on all ranks.
+                torch.manual_seed(encoding_seed(seed + index, world))
+            losses.append(replace(step, seed=seed + index).backward(chunk, 1.0 / len(chunks)))
     columns = {name: [entry.terms[name] for entry in losses] for name in losses[0].terms}
     means = {name: torch.stack(values).mean() for name, values in columns.items()}
     return Losses(means, losses[0].weights)
+
+
+RANK_STRIDE = 2_654_435_761
+"""Distance of the seeds of two ranks: 2^32 divided by the golden ratio, because a generator of the
+CPU reads the last 32 bits of its seed."""
+
+
+def encoding_seed(seed: int, world: World) -> int:
+    """Return the seed of the generators while ``world.rank`` encodes; even, those of losses odd."""
+    return 2 * (seed + RANK_STRIDE * world.rank)
 
 
 @dataclass(frozen=True)

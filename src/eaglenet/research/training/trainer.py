@@ -1,7 +1,8 @@
 """Training loop: steps, log, evaluation, selection of the best epoch, checkpoints, resuming.
 
-The random state of step k depends only on (seed, k), so resumed runs and runs with several
-processes draw the same noise as an uninterrupted run with one process.
+The random state of step k depends only on (seed, k) and, while videos and texts are encoded, on the
+rank. So a resumed run draws the same noise as an uninterrupted one, and the losses of a run with
+several processes the same as with one.
 """
 
 from __future__ import annotations
