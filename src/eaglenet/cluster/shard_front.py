@@ -290,7 +290,7 @@ class ShardScan:
         for shard in shards:
             try:
                 futures[shard.submit(query)] = shard
-            except Exception as error:  # Such as no thread for it: the other shards answer.
+            except Exception as error:  # Such as no thread for it; the other shards answer.
                 shard.record(ShardFailureError(f"{type(error).__name__}: {error}"[:300]))
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
         for future in late_futures:
@@ -308,11 +308,9 @@ class ShardScan:
             # Per thread, because another search may still be in the old version.
             self._outdated.version = version
             raise OutdatedError("the store changed during the search; search again")
-        for future, error in version_errors.items():
-            futures[future].record(error)
-        return {
-            futures[future]: future.result() for future, error in errors.items() if error is None
-        }
+        for future, version_error in version_errors.items():
+            futures[future].record(version_error)
+        return {futures[future]: future.result() for future in errors if errors[future] is None}
 
     def _vector_query(
         self,

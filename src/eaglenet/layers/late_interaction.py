@@ -31,7 +31,8 @@ def _unit(values: Float[Tensor, "sets entries dim"]) -> Float[Tensor, "sets entr
     length = values.norm(dim=-1, keepdim=True)
     # 1e-12 is 0 in half precision.
     is_zero = length < max(1e-12, torch.finfo(values.dtype).tiny)
-    return values / length.masked_fill(is_zero, 1.0)
+    divisor: Tensor = length.masked_fill(is_zero, 1.0)
+    return values / divisor
 
 
 def words_or_sentence(text: TextFeatures) -> tuple[Words, WordsMask]:

@@ -585,17 +585,19 @@ class IsolatedProcess:
             self._start()
 
     def _start(self) -> Worker:
-        if self._is_closed:
-            raise EagleNetError("the service is shutting down")
+        self._require_open()
         if self._worker is None:
             start = partial(start_worker, self.work, self.memory, threads=self.threads)
             is_main = threading.current_thread() is threading.main_thread()
             self._worker = start() if is_main else _starter.submit(start).result()
             # `close` kills the worker that it sees; it may have looked before this one was there.
-            if self._is_closed:
-                self._stop()
-                raise EagleNetError("the service is shutting down")
+            self._require_open()
         return self._worker
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            self._stop()
+            raise EagleNetError("the service is shutting down")
 
     def _call(self, request: Any, shared_file: SharedFile | None) -> Reply:
         worker = self._start()
