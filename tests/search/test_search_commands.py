@@ -1,5 +1,6 @@
 """`eaglenet index`, `search` and `store` as a person runs them."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -277,6 +278,10 @@ def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path)
     unknown = runner.invoke(app, ["store", "remove", str(tmp_path / "nothing"), *store])
     assert isinstance(unknown.exception, UsageError)
     assert str(unknown.exception).endswith(f"with: eaglenet store files --store {store[1]}")
+    # As from an unset variable in a shell, in the folder of the videos.
+    with contextlib.chdir(world / "videos"):
+        unnamed = runner.invoke(app, ["store", "remove", "", *store])
+    assert isinstance(unnamed.exception, UsageError)
     blue = world / "videos" / "blue.mp4"
     removed = runner.invoke(app, ["store", "remove", str(blue), *store])
     assert removed.stdout == f"removed 1 file from {tmp_path / 'store'}\n"

@@ -310,7 +310,8 @@ def read_lines(path: Path) -> list[str]:
     """Read the non-blank lines of a text file; ``-`` is standard input."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except UnicodeDecodeError:
+        text.encode()  # Python may decode other bytes of standard input as surrogates.
+    except UnicodeError:
         raise UsageError(
             f"{path}: is not a text file in UTF-8; expected one text per line"
         ) from None
