@@ -156,6 +156,16 @@ def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
 
 
+def test_siglip2_pads_with_the_pad_token_of_gemma() -> None:
+    """Its files leave the id out, or give the default of the library, which is SigLIP's."""
+    from eaglenet.encoders.siglip import config_from_hub
+
+    for text in ({}, {"pad_token_id": 1}):
+        gemma = config_from_hub(plain_config("b16", vocab_size=256_000, **text))
+        assert gemma.text.pad_token == 0
+        assert config_from_hub(plain_config("b16", **text)).text.pad_token == 1
+
+
 @torch.no_grad()
 def test_texts_are_filled_to_the_length_of_training_however_wide_they_come() -> None:
     """The vector is that of the last position: narrower ids and other padding have no effect."""

@@ -322,6 +322,9 @@ def config_from_hub(
     if vision["num_channels"] != 3 or vision.get("vision_use_head") is False:
         raise CheckpointError("config.json: expected an image tower of 3 channels with its head")
     preprocessor = preprocessor or {}
+    # The files of SigLIP 2 leave out the id or give that of SigLIP, but Gemma's tokenizer pads
+    # with <pad>, which is 0.
+    is_gemma = text["vocab_size"] == GEMMA_VOCABULARY
     return SiglipConfig(
         vision=SiglipVisionConfig(
             image_size=vision["image_size"],
@@ -331,7 +334,7 @@ def config_from_hub(
         text=SiglipTextConfig(
             vocabulary_size=text["vocab_size"],
             context_length=text["max_position_embeddings"],
-            pad_token=text["pad_token_id"],
+            pad_token=0 if is_gemma else text["pad_token_id"],
             **hub_tower_sizes(text),
         ),
         pixel_mean=tuple(preprocessor.get("image_mean", PIXEL_HALF)),
