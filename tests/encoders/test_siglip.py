@@ -268,6 +268,20 @@ def test_tokens_equal_those_of_transformers_on_ten_scripts(
     assert torch.equal(again(sentences[:200]).ids, tokens.ids[:200])
 
 
+def test_special_tokens_may_have_options(tmp_path: Path) -> None:
+    """As older versions of transformers save them."""
+    config = SIGLIP_SHAPES["google/siglip2-base-patch16-224"]
+    settings = {"add_bos_token": False, "add_eos_token": True}
+    tokens = []
+    for eos in ("<eos>", {"__type": "AddedToken", "content": "<eos>", "lstrip": False}):
+        write_tokenizer(tmp_path, gemma_file(), **settings, eos_token=eos)
+        tokens.append(read_siglip_tokenizer(tmp_path, config)(["a red ball"]).ids)
+    assert torch.equal(*tokens)
+    write_tokenizer(tmp_path, gemma_file(), **settings, eos_token="<end>")
+    with pytest.raises(CheckpointError, match="names '<end>', which is no token"):
+        read_siglip_tokenizer(tmp_path, config)
+
+
 def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path: Path) -> None:
     plain = plain_config("b16", vocab_size=3000, pad_token_id=1)
     save(oracle(plain), plain, tmp_path / "hub")

@@ -392,12 +392,20 @@ def set_template(backend: Backend, settings: Mapping[str, Any]) -> None:
     """Set start and end tokens by ``tokenizer_config.json``, which overrides ``tokenizer.json``."""
     if "add_bos_token" not in settings and "add_eos_token" not in settings:
         return
-    before = str(settings.get("bos_token")) if settings.get("add_bos_token") else ""
-    after = str(settings.get("eos_token")) if settings.get("add_eos_token") else ""
+    before = _token_name(settings.get("bos_token")) if settings.get("add_bos_token") else ""
+    after = _token_name(settings.get("eos_token")) if settings.get("add_eos_token") else ""
     special = [(name, backend.token_to_id(name)) for name in (before, after) if name]
+    for name, number in special:
+        if number is None:
+            raise CheckpointError(f"tokenizer_config.json names {name!r:.60}, which is no token")
     backend.post_processor = processors.TemplateProcessing(
         single=" ".join(part for part in (before, "$A", after) if part), special_tokens=special
     )
+
+
+def _token_name(token: Any) -> str:
+    """Return the name of a token, which the file gives alone or in a table with its options."""
+    return str(token.get("content") if isinstance(token, Mapping) else token)
 
 
 def is_siglip(location: Path) -> bool:

@@ -287,6 +287,8 @@ def language_of(name: str, stem: str) -> str | None:
 
     >>> language_of("film.eng.forced.srt", "film"), language_of("film.srt", "film")
     ('en', '')
+    >>> language_of("film.en.hi.srt", "film"), language_of("film.hi.srt", "film")
+    ('en', 'hi')
     >>> language_of("film.part2.srt", "film") is None
     True
     """
@@ -300,7 +302,8 @@ def language_of(name: str, stem: str) -> str | None:
         return None
     language = ""
     for part in suffixes[1:].split("."):
-        if part.lower() in QUALIFIERS:
+        # After a language, "hi" means hearing impaired, otherwise Hindi.
+        if part.lower() in QUALIFIERS or (language and part.lower() == "hi"):
             continue
         if language or not _LANGUAGE.fullmatch(part):
             return None
