@@ -238,3 +238,16 @@ def test_the_home_of_an_unknown_user_is_a_folder_that_does_not_exist(command: st
     assert result.exit_code != 0
     assert isinstance(result.exception, EagleNetError)
     assert "~nobody-here" in str(result.exception)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--json", "--log=wandb", "--data=demo"])
+def test_the_towers_of_small_are_not_trained_by_options_that_they_ignore(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*arguments: object, **options: object) -> Path:
+        raise AssertionError("towers were trained")
+
+    monkeypatch.setattr("eaglenet.research.small.run.train_pairs", train)
+    result = runner.invoke(app, ["train", "small", option, "--output", str(tmp_path / "run")])
+    assert isinstance(result.exception, UsageError)
+    assert "use only --output, --device and --set" in str(result.exception)

@@ -102,6 +102,20 @@ def test_closed_streams_are_opened_on_the_null_device(tmp_path: Path) -> None:
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("term", "has_links"), [("xterm", True), ("dumb", False)])
+def test_names_are_links_in_terminals_that_know_escape_sequences(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    term: str,
+    has_links: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", term)
+    hit = Hit(1, "0123456789abcdef-0", "/videos/a.mp4", 0.5, 0.5, Moment(1.0, 2.0, 1.5), 9.0)
+    results.print_result(SearchResult(Query("dog"), [hit]), {}, "")
+    assert ("\x1b" in capsys.readouterr().out) == has_links
+
+
 def test_results_are_escaped(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

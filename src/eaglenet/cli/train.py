@@ -76,9 +76,10 @@ def train(
 
         boards = parse_boards(log)
         if name in TOWER_RECIPES:
-            if data or tower or protocol or variants or root:
+            if data or tower or protocol or variants or root or log or dry_run or as_json:
                 raise UsageError(
-                    f"{name} trains towers; use only --set (docs/how-to/make_small.md)"
+                    f"{name} trains towers; use only --output, --device and --set "
+                    "(docs/how-to/make_small.md)"
                 )
             model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)
             print(
