@@ -1,6 +1,7 @@
 """`eaglenet index`, `search` and `store` as a person runs them."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -126,7 +127,9 @@ def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:
     assert [entry["query"] for entry in json.loads(result.stdout)] == ["red car", "blue"]
 
 
-def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
+def test_several_queries_come_from_a_file(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries = tmp_path / "queries.txt"
     queries.write_text("red car\n\nblue\n")
     found = json.loads(search(world, "--queries", str(queries), "--json", "-k", "1"))
@@ -134,6 +137,11 @@ def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
     queries.write_text("\n")
     with pytest.raises(UsageError, match="one text per line"):
         read_lines(queries)
+    # As Python reads bytes of Latin-1 in the locale C.
+    for text, told in (("", "standard input: is empty"), ("caf\udce9", "standard input: is not")):
+        with monkeypatch.context() as patch, pytest.raises(UsageError, match=told):
+            patch.setattr(sys, "stdin", io.StringIO(text))
+            read_lines(Path("-"))
 
 
 def test_searches_with_images_videos_and_clips(world: Path, tmp_path: Path) -> None:
