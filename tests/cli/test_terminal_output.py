@@ -67,7 +67,9 @@ def test_json_is_escaped_in_a_terminal(
     assert is_safe(text) == is_terminal
 
 
-def with_streams(code: str, redirections: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def with_streams(
+    code: str, redirections: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program after :func:`open_standard_streams`, with redirections of the shell."""
     program = f"from eaglenet.cli.terminal import *; open_standard_streams(); {code}"
     return subprocess.run(
