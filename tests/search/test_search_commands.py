@@ -139,8 +139,8 @@ def test_several_queries_come_from_a_file(
         read_lines(queries)
     # As Python reads bytes of Latin-1 in the locale C.
     for text, told in (("", "standard input: is empty"), ("caf\udce9", "standard input: is not")):
-        with monkeypatch.context() as patch, pytest.raises(UsageError, match=told):
-            patch.setattr(sys, "stdin", io.StringIO(text))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        with pytest.raises(UsageError, match=told):
             read_lines(Path("-"))
 
 

@@ -42,9 +42,10 @@ def open_standard_streams() -> None:
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             # Gets the lowest free number, which is that of the closed stream.
-            stream = open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8")
-            os.set_inheritable(stream.fileno(), True)
-            setattr(sys, name, stream)
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

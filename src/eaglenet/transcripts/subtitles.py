@@ -31,9 +31,9 @@ OLDER_ENCODINGS = {
     **dict.fromkeys(("ar", "fa"), "cp1256"),
     **dict.fromkeys(("et", "lt", "lv"), "cp1257"),
     **dict.fromkeys(("zh-TW", "zh-HK", "zh-Hant"), "big5hkscs"),
-    **{"el": "cp1253", "tr": "cp1254", "he": "cp1255", "vi": "cp1258", "th": "cp874"},
-    **{"ja": "cp932", "ko": "cp949", "zh": "gb18030"},
-}
+    "el": "cp1253", "tr": "cp1254", "he": "cp1255", "vi": "cp1258", "th": "cp874",
+    "ja": "cp932", "ko": "cp949", "zh": "gb18030",
+}  # fmt: skip
 """Encoding of subtitle files that are not Unicode, by language."""
 SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
