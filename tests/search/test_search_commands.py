@@ -461,7 +461,7 @@ def test_prints_the_version() -> None:
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
         (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),
-        (["search", "a", "--min-duration", "nan"], UsageError, "not nan"),
+        (["search", "a", "--min-duration", "-2"], UsageError, "not -2.0"),
         (["search", "a", "--max-duration", "-1"], UsageError, "not -1.0"),
         (["search", "a", "--after", "2026-05-31", "--before", "2026-05-01"], UsageError, "swap"),
         (["search", "a", "--store", "/nowhere/at/all"], StoreError, "no store"),
