@@ -191,6 +191,14 @@ def test_the_image_has_what_jobs_and_ray_serve_need() -> None:
             assert pinned[wanted.name] in wanted.specifier, wanted
 
 
+def test_login_shells_of_the_image_find_the_commands() -> None:
+    """KubeRay before 1.4 starts Ray in one: /etc/profile sets PATH, then reads profile.d."""
+    lines = (DEPLOY / "Dockerfile").read_text()
+    (folder,) = re.findall(r"^ENV PATH=(\S+):\$PATH \\$", lines, re.MULTILINE)
+    profile = f"RUN echo 'export PATH={folder}:$PATH' > /etc/profile.d/eaglenet.sh"
+    assert lines.index(profile) < lines.index("USER 10001")
+
+
 def test_readers_are_told_who_writes_the_store() -> None:
     """The image is not root, and a folder that is mounted keeps its owner."""
     (user,) = re.findall(r"^USER (\d+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)

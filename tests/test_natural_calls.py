@@ -284,7 +284,7 @@ def test_options_of_the_wrong_type_are_refused(
         (lambda: eaglenet.load("demo", device="gpu"), "device gpu is unknown"),
         (
             lambda: eaglenet.index(".", "none", splitting=Splitting(0)),
-            "clip_seconds must be above 0",
+            "clip_seconds must be finite and above 0",
         ),
         (lambda: eaglenet.index(".", "none", decode="tpu"), "decode must be auto, cpu or gpu"),
         (lambda: eaglenet.index(".", "none", exclude=["a" * 9999]), "^exclude: "),

@@ -1,5 +1,6 @@
 """What cannot work is told in one line before a model is loaded, which takes seconds."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -238,3 +239,50 @@ def test_the_home_of_an_unknown_user_is_a_folder_that_does_not_exist(command: st
     assert result.exit_code != 0
     assert isinstance(result.exception, EagleNetError)
     assert "~nobody-here" in str(result.exception)
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--json", "--log=wandb", "--data=demo"])
+def test_the_towers_of_small_are_not_trained_by_options_that_they_ignore(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(*arguments: object, **options: object) -> Path:
+        raise AssertionError("towers were trained")
+
+    monkeypatch.setattr("eaglenet.research.small.run.train_pairs", train)
+    result = runner.invoke(app, ["train", "small", option, "--output", str(tmp_path / "run")])
+    assert isinstance(result.exception, UsageError)
+    assert "use only --output, --device and --set" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["index", ".", "--file-memory", "nan"],
+        ["index", ".", "--file-seconds", "nan"],
+        ["search", "a dog", "--padding", "nan"],
+        ["search", "a dog", "--min-confidence", "nan"],
+        ["watch", ".", "--interval", "nan"],
+        ["serve", "--rate", "nan"],
+    ],
+)
+def test_nan_is_no_number(arguments: list[str], tmp_path: Path) -> None:
+    result = runner.invoke(app, [*arguments, "--store", str(tmp_path / "store")])
+    assert result.exit_code == 2
+    assert "nan is not a number" in result.output
+    assert arguments[-2] in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["models", "--download", "fast", "--json"], "--download and --json cannot be combined"),
+        (["models", "--download", "fast", "--measure"], "--download and --measure cannot be"),
+        (["models", "--accept-licence", "mit"], "--accept-licence names no model"),
+        (["store", "transcript", "a.mp4", "--save", "a.srt", "--json"], "--save and --json cannot"),
+    ],
+)
+def test_options_are_not_ignored(arguments: list[str], told: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        result = runner.invoke(app, arguments)
+    assert isinstance(result.exception, UsageError)
+    assert told in str(result.exception)

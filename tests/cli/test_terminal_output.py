@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +65,57 @@ def test_json_is_escaped_in_a_terminal(
     assert json.loads(text) == value
     assert "\u732b" in text
     assert is_safe(text) == is_terminal
+
+
+def with_streams(
+    code: str, redirections: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program after :func:`open_standard_streams`, with redirections of the shell."""
+    program = f"from eaglenet.cli.terminal import *; open_standard_streams(); {code}"
+    return subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "$1" {redirections}', sys.executable, program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **variables},
+        check=False,
+    )
+
+
+def test_json_has_only_characters_that_the_output_can_encode() -> None:
+    value = {"path": "/videos/\udce9\u732b.mp4"}
+    for encoding in ("utf-8:strict", "utf-8:surrogateescape", "ascii", "cp1252"):
+        done = with_streams(f"print_json({value!a})", "", PYTHONIOENCODING=encoding)
+        assert json.loads(done.stdout) == value, done.stderr
+
+
+def test_lines_escape_what_the_output_cannot_encode() -> None:
+    done = with_streams("print_line('\u732b.mp4')", "", PYTHONIOENCODING="cp1252")
+    assert done.stdout == "\\u732b.mp4\n", done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes streams with a POSIX shell")
+def test_closed_streams_are_opened_on_the_null_device(tmp_path: Path) -> None:
+    code = f"file = open({str(tmp_path / 'file')!r}, 'w'); print(file.fileno()); "
+    code += "print_line('an error', is_error=True); sys.stdin.isatty()"
+    for redirections in ("2>&-", "2>&- <&-"):
+        done = with_streams(code, redirections)
+        assert (done.returncode, done.stdout) == (0, "3\n")
+    closed = with_streams("print_line('a line'); print_json(1)", ">&- <&-")
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("term", "has_links"), [("xterm", True), ("dumb", False)])
+def test_names_are_links_in_terminals_that_know_escape_sequences(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    term: str,
+    has_links: bool,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", term)
+    hit = Hit(1, "0123456789abcdef-0", "/videos/a.mp4", 0.5, 0.5, Moment(1.0, 2.0, 1.5), 9.0)
+    results.print_result(SearchResult(Query("dog"), [hit]), {}, "")
+    assert ("\x1b" in capsys.readouterr().out) == has_links
 
 
 def test_results_are_escaped(

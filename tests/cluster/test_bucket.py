@@ -431,6 +431,21 @@ def test_local_copies_stay_within_their_limit(
         open_store(location).snapshot()
 
 
+def test_copies_that_another_process_removes_are_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "copy" / name / "inner").mkdir(parents=True)
+
+    def remove_and_measure(status: os.stat_result) -> int:
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        return 1
+
+    monkeypatch.setattr(mirror, "disk_bytes", remove_and_measure)
+    assert mirror._size(tmp_path / "copy") == 1
+    assert mirror._last_use(tmp_path / "copy") == 0.0
+
+
 @pytest.mark.parametrize("part", one_in(2, chunks.PARTS))
 @pytest.mark.parametrize("change", ["replaced", pytest.param("removed", marks=pytest.mark.slow)])
 def test_damaged_objects_are_named_and_a_repair_keeps_the_rest(

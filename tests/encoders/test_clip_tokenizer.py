@@ -196,3 +196,30 @@ def test_a_folder_without_a_vocabulary_is_named(tmp_path: Path) -> None:
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
     with pytest.raises(CheckpointError, match="startoftext"):
         ClipTokenizer.from_folder(tmp_path)
+
+
+@torch.no_grad()
+def test_a_long_query_is_cut_at_the_limit_of_the_tower(tokenizer: ClipTokenizer) -> None:
+    """Not at the words of the datasets, unless the method reads words or was trained so."""
+    from eaglenet.encoders.clip import ClipEncoder
+    from eaglenet.encoders.clip_config import ClipConfig, TextConfig, VisionConfig
+    from eaglenet.methods import METHODS
+    from eaglenet.methods.base import EvaluationHabits
+
+    vision = VisionConfig(32, 16, 16, 1, 2, 24)
+    texts = ["w " * 20, "w " * 50, "w " * 100]
+
+    def widths(context_length: int, method: str = "clip4clip", max_words: int | None = None) -> Any:
+        text = TextConfig(49408, context_length, 24, 1, 3, 32)
+        spec = METHODS[method]
+        encoder = ClipEncoder(ClipConfig(dim=8, vision=vision, text=text)).eval()
+        built = spec.build(spec.config_class(), encoder).eval()
+        built.tokenizer = tokenizer
+        built.habits = EvaluationHabits(max_words)
+        assert built.encode_text(texts).sentence.isfinite().all()
+        return built.tokenize(texts[:1]).ids.shape[1], *built.tokenize(texts).mask.sum(1).tolist()
+
+    assert widths(77) == (32, 22, 52, 77)
+    assert widths(40) == (32, 22, 40, 40)
+    assert widths(77, max_words=64) == (32, 22, 52, 64)
+    assert widths(77, "wordframe") == (32, 22, 32, 32)

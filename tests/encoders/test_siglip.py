@@ -156,6 +156,16 @@ def test_the_whole_of_b16_equals_that_of_transformers(tmp_path: Path) -> None:
     torch.testing.assert_close(encoder.encode_text(tokens).sentence, expected, **EXACT)
 
 
+def test_siglip2_pads_with_the_pad_token_of_gemma() -> None:
+    """Its files leave the id out, or give the default of the library, which is SigLIP's."""
+    from eaglenet.encoders.siglip import config_from_hub
+
+    for text in ({}, {"pad_token_id": 1}):
+        gemma = config_from_hub(plain_config("b16", vocab_size=256_000, **text))
+        assert gemma.text.pad_token == 0
+        assert config_from_hub(plain_config("b16", **text)).text.pad_token == 1
+
+
 @torch.no_grad()
 def test_texts_are_filled_to_the_length_of_training_however_wide_they_come() -> None:
     """The vector is that of the last position: narrower ids and other padding have no effect."""
@@ -256,6 +266,20 @@ def test_tokens_equal_those_of_transformers_on_ten_scripts(
     again = read_tokenizer(tmp_path / "saved")
     assert again is not None
     assert torch.equal(again(sentences[:200]).ids, tokens.ids[:200])
+
+
+def test_special_tokens_may_have_options(tmp_path: Path) -> None:
+    """As older versions of transformers save them."""
+    config = SIGLIP_SHAPES["google/siglip2-base-patch16-224"]
+    settings = {"add_bos_token": False, "add_eos_token": True}
+    tokens = []
+    for eos in ("<eos>", {"__type": "AddedToken", "content": "<eos>", "lstrip": False}):
+        write_tokenizer(tmp_path, gemma_file(), **settings, eos_token=eos)
+        tokens.append(read_siglip_tokenizer(tmp_path, config)(["a red ball"]).ids)
+    assert torch.equal(*tokens)
+    write_tokenizer(tmp_path, gemma_file(), **settings, eos_token="<end>")
+    with pytest.raises(CheckpointError, match="names '<end>', which is no token"):
+        read_siglip_tokenizer(tmp_path, config)
 
 
 def test_a_folder_gives_the_zero_shot_model_and_it_is_saved_and_loaded(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
             "--swap needs the other store: --like STORE",
         ),
         (["--store", str(tmp_path / "new")], "nothing to index"),
+        (["", "--store", str(tmp_path / "new")], "a path is empty"),
     ):
         with pytest.raises(UsageError, match=message):
             runner.invoke(app, ["index", *arguments], catch_exceptions=False)

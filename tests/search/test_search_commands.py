@@ -1,5 +1,7 @@
 """`eaglenet index`, `search` and `store` as a person runs them."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -125,7 +127,9 @@ def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:
     assert [entry["query"] for entry in json.loads(result.stdout)] == ["red car", "blue"]
 
 
-def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
+def test_several_queries_come_from_a_file(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries = tmp_path / "queries.txt"
     queries.write_text("red car\n\nblue\n")
     found = json.loads(search(world, "--queries", str(queries), "--json", "-k", "1"))
@@ -133,6 +137,11 @@ def test_several_queries_come_from_a_file(world: Path, tmp_path: Path) -> None:
     queries.write_text("\n")
     with pytest.raises(UsageError, match="one text per line"):
         read_lines(queries)
+    # As Python reads bytes of Latin-1 in the locale C.
+    for text, told in (("", "standard input: is empty"), ("caf\udce9", "standard input: is not")):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        with pytest.raises(UsageError, match=told):
+            read_lines(Path("-"))
 
 
 def test_searches_with_images_videos_and_clips(world: Path, tmp_path: Path) -> None:
@@ -277,6 +286,10 @@ def test_files_and_folders_are_removed_from_a_store(world: Path, tmp_path: Path)
     unknown = runner.invoke(app, ["store", "remove", str(tmp_path / "nothing"), *store])
     assert isinstance(unknown.exception, UsageError)
     assert str(unknown.exception).endswith(f"with: eaglenet store files --store {store[1]}")
+    # As from an unset variable in a shell, in the folder of the videos.
+    with contextlib.chdir(world / "videos"):
+        unnamed = runner.invoke(app, ["store", "remove", "", *store])
+    assert isinstance(unnamed.exception, UsageError)
     blue = world / "videos" / "blue.mp4"
     removed = runner.invoke(app, ["store", "remove", str(blue), *store])
     assert removed.stdout == f"removed 1 file from {tmp_path / 'store'}\n"
@@ -446,7 +459,7 @@ def test_prints_the_version() -> None:
         (["search", "a", "--captions", "c.txt", "--store", "x"], UsageError, "--video"),
         (["search", "a", "--store", "x", "--after", "soon"], UsageError, "not a date"),
         (["search", "a", "--min-duration", "5", "--max-duration", "1"], UsageError, "swap"),
-        (["search", "a", "--min-duration", "nan"], UsageError, "not nan"),
+        (["search", "a", "--min-duration", "-2"], UsageError, "not -2.0"),
         (["search", "a", "--max-duration", "-1"], UsageError, "not -1.0"),
         (["search", "a", "--after", "2026-05-31", "--before", "2026-05-01"], UsageError, "swap"),
         (["search", "a", "--store", "/nowhere/at/all"], StoreError, "no store"),

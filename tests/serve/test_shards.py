@@ -503,6 +503,14 @@ def test_no_shard_learns_the_token_of_the_front_or_of_another_shard(
             assert answer.status_code == 401
 
 
+@pytest.mark.parametrize(
+    "url", ["http://a:99999", "http://[::1", "a:80:90", "ftp://a", "http://a:80/shard", "http://"]
+)
+def test_an_address_that_cannot_be_used_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="is not an address; use http://HOST:PORT"):
+        RemoteShard(url, (1, 1), None, 1.0)
+
+
 def test_parses_shard_numbers() -> None:
     assert parse_shard("4/4") == (4, 4)
     for text in ("0/4", "5/4", "1", "1/0", "a/b", ""):

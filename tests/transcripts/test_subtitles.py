@@ -196,6 +196,29 @@ def test_one_invalid_event_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("language", "encoding", "text"),
+    [
+        ("ru", "cp1251", "\u041f\u0440\u0438\u0432\u0435\u0442"),
+        ("el", "cp1253", "\u03ba\u03b1\u03bb\u03b7\u03bc\u03ad\u03c1\u03b1"),
+        ("ja", "cp932", "\u3053\u3093\u306b\u3061\u306f"),
+        ("zh-TW", "big5", "\u4f60\u597d"),
+        ("zh-Hans", "gb18030", "\u4f60\u597d"),
+        ("pl", "cp1250", "\u017c\u00f3\u0142w"),
+        ("ru", "utf-8", "\u041f\u0440\u0438\u0432\u0435\u0442"),
+        ("ru", "utf-16", "\u041f\u0440\u0438\u0432\u0435\u0442"),
+        ("fr", "cp1252", "\u00e9t\u00e9 \u0153uf"),
+        ("", "cp1252", "\u00e9t\u00e9"),
+    ],
+)
+def test_older_encodings_are_those_of_the_language(
+    tmp_path: Path, language: str, encoding: str, text: str
+) -> None:
+    path = tmp_path / "film.srt"
+    path.write_bytes(f"1\n00:00:03,000 --> 00:00:04,000\n{text}\n".encode(encoding))
+    assert [line.text for line in read_subtitles(path, language=language)] == [text]
+
+
+@pytest.mark.parametrize(
     ("name", "language"),
     [
         ("film.srt", ""),
@@ -205,6 +228,9 @@ def test_one_invalid_event_does_not_hide_the_others(tmp_path: Path) -> None:
         ("film.part2.srt", None),
         ("film2.srt", None),
         ("film.en.de.srt", None),
+        ("film.en.hi.srt", "en"),
+        ("film.hi.srt", "hi"),
+        ("film.dan.srt", "da"),
         ("other.srt", None),
     ],
 )

@@ -16,7 +16,12 @@ import typer
 from typer.core import TyperGroup
 
 from eaglenet.cli.options import make_command
-from eaglenet.cli.terminal import SafeFormatter, ShortCommand, end_process
+from eaglenet.cli.terminal import (
+    SafeFormatter,
+    ShortCommand,
+    end_process,
+    open_standard_streams,
+)
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError, missing_extra
 from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
@@ -262,6 +267,7 @@ def options(
 
 def main() -> None:
     """Run the command line. Exit codes: see ``core.errors``; 130 or 143 when interrupted."""
+    open_standard_streams()
     forget_current_folder()
     limit_threads()
     try:

@@ -36,8 +36,13 @@ def models(
 ) -> None:
     """List models to index with: size, languages, licence."""
     if download is not None:
+        if as_json or measure:
+            name = "--json" if as_json else "--measure"
+            raise UsageError(f"--download and {name} cannot be combined; use one of them")
         _download(download, accept_licence)
         return
+    if accept_licence is not None:
+        raise UsageError("--accept-licence names no model; add --download MODEL")
     from eaglenet.encoders.catalogue import ALIASES, CARDS
 
     rows = [

@@ -36,6 +36,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -370,6 +371,8 @@ def _make_option(
     details: dict[str, Any] = {key: metadata.get(key) for key in ("help", "metavar", "min", "max")}
     if "check" in metadata:
         details["callback"] = make_check_callback(metadata["check"])
+    elif kind in (float, float | None):
+        details["callback"] = make_check_callback(_refuse_nan)
     if metadata.get("is_argument"):
         option = typer.Argument(**details)
     else:
@@ -381,6 +384,12 @@ def _make_option(
         default=inspect.Parameter.empty if default is ... else default,
         annotation=Annotated[kind | None if is_optional else kind, option],
     )
+
+
+def _refuse_nan(value: float) -> None:
+    # It passes every comparison with a limit.
+    if math.isnan(value):
+        raise typer.BadParameter("nan is not a number")
 
 
 def _field_values(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,7 +89,9 @@ def print_result(result: SearchResult, short_ids: Mapping[str, str], why_empty: 
         return
     if fits_nothing([hit.confidence for hit in result.hits]):
         print_line("no moment is likely to show this; the nearest are:")
-    for line in format_table(result, short_ids, terminal_width(), links=sys.stdout.isatty()):
+    # Such as Emacs's shell, which shows escape sequences as text.
+    has_links = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    for line in format_table(result, short_ids, terminal_width(), links=has_links):
         print(line)
     for hit in result.hits:
         for step in hit.metadata.get("steps", ()):

@@ -308,17 +308,19 @@ def join_words(words: Sequence[str]) -> str:
 
 def read_lines(path: Path) -> list[str]:
     """Read the non-blank lines of a text file; ``-`` is standard input."""
+    name = "standard input" if str(path) == "-" else path
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except UnicodeDecodeError:
+        text.encode()  # Python may decode other bytes of standard input as surrogates.
+    except UnicodeError:
         raise UsageError(
-            f"{path}: is not a text file in UTF-8; expected one text per line"
+            f"{name}: is not a text file in UTF-8; expected one text per line"
         ) from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read as a text file: {cause_of(error)}") from error
+        raise UsageError(f"{name}: cannot be read as a text file: {cause_of(error)}") from error
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        raise UsageError(f"{path}: is empty; expected one text per line")
+        raise UsageError(f"{name}: is empty; expected one text per line")
     return lines
 
 

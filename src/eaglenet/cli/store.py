@@ -137,6 +137,8 @@ def transcript(
     from eaglenet.search.engine import Engine
     from eaglenet.search.export import read_transcripts, write_transcript
 
+    if save is not None and as_json:
+        raise UsageError("--save and --json cannot be combined; use one of them")
     transcripts = read_transcripts(Engine.open(store), file)
     if source > max(len(transcripts), 1):
         raise UsageError(

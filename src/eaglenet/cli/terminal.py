@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import json
 import logging
 import os
@@ -32,11 +33,35 @@ def print_line(text: str, *, is_error: bool = False) -> None:
     print(escape_line(text), file=sys.stderr if is_error else sys.stdout, flush=True)
 
 
+def open_standard_streams() -> None:
+    """Open closed standard streams on the null device; escape what the encoding lacks.
+
+    With a closed stream (``2>&-``), Python would print errors to standard output, and the next
+    file that is opened would receive what libraries print.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Gets the lowest free number, which is that of the closed stream.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def print_json(value: Any) -> None:
-    """Print JSON; in a terminal, with ``\\uXXXX`` for characters that are not printable."""
+    """Print JSON, with ``\\uXXXX`` for what the output's encoding lacks.
+
+    In a terminal, characters that are not printable are written so too.
+    """
     text = json.dumps(value, ensure_ascii=False)
     if sys.stdout.isatty():
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # Such as the name of a file that is not UTF-8.
+        text = json.dumps(value)
     print(text)
 
 

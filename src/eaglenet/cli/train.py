@@ -78,7 +78,7 @@ def train(
         if name in TOWER_RECIPES:
             if data or tower or protocol or variants or root or log or dry_run or as_json:
                 raise UsageError(
-                    f"{name} trains towers; use only --set, --device and --output "
+                    f"{name} trains towers; use only --output, --device and --set "
                     "(docs/how-to/make_small.md)"
                 )
             model = train_pairs(TOWER_RECIPES[name].override(settings or []), output, device=device)

@@ -236,7 +236,7 @@ class Mirror:
             path for path in self.path.parent.iterdir() if path.is_dir() and path != self.path
         ]
         sizes = {path: _size(path) for path in others}
-        for path in sorted(others, key=lambda path: path.stat().st_mtime):
+        for path in sorted(others, key=_last_use):
             if sum(sizes.values()) + size <= cache_bytes():
                 return
             # Skips copies that are being updated.
@@ -260,10 +260,19 @@ def _lock_of(path: Path) -> Path:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # SQLite removes temporary files.
-            total += disk_bytes(path.stat())
+    # Unlike rglob, walk ignores folders that another process removes meanwhile.
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            with suppress(FileNotFoundError):  # SQLite removes temporary files.
+                total += disk_bytes(os.stat(os.path.join(parent, name)))
     return total
+
+
+def _last_use(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # Another process removed this copy.
+        return 0.0
 
 
 def merge_operations(

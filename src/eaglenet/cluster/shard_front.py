@@ -111,8 +111,13 @@ class RemoteShard:
     """Shard of the store at one address."""
 
     def __init__(self, url: str, shard: tuple[int, int], token: str | None, timeout: float) -> None:
-        address = urlsplit(url if "://" in url else f"http://{url}")
-        if address.scheme not in ("http", "https") or not address.hostname:
+        try:
+            address = urlsplit(url if "://" in url else f"http://{url}")
+            self._host, self._port = address.hostname or "", address.port
+            is_address = address.scheme in ("http", "https") and self._host != ""
+        except ValueError:  # A port or an IPv6 address that cannot be one.
+            is_address = False
+        if not is_address or address.path.strip("/") or address.query:
             raise UsageError(f"--shards: {url!r:.100} is not an address; use http://HOST:PORT")
         self.url = f"{address.scheme}://{address.netloc}"
         self.label = f"shard {shard[0]} of {shard[1]}"
@@ -120,7 +125,6 @@ class RemoteShard:
         self.shard = shard
         self.timeout = timeout
         self._is_secure = address.scheme == "https"
-        self._host, self._port = address.hostname, address.port
         self._headers = {"Content-Type": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {shard_token(token, shard)}"

@@ -83,6 +83,12 @@ def absolute_location(location: object) -> str:
     return name.rstrip("/") if is_object_url(name) else os.path.abspath(os.path.expanduser(name))
 
 
+def require_names(paths: Iterable[object]) -> None:
+    """Refuse an empty path, such as an unset variable of a shell: it means the current folder."""
+    if not all(map(str, paths)):
+        raise UsageError("a path is empty; name a file or folder (. is the current folder)")
+
+
 def is_inside(location: str, root: str) -> bool:
     """Return whether a path or URL is ``root`` or lies below it.
 

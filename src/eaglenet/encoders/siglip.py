@@ -322,6 +322,9 @@ def config_from_hub(
     if vision["num_channels"] != 3 or vision.get("vision_use_head") is False:
         raise CheckpointError("config.json: expected an image tower of 3 channels with its head")
     preprocessor = preprocessor or {}
+    # The files of SigLIP 2 leave out the id or give that of SigLIP, but Gemma's tokenizer pads
+    # with <pad>, which is 0.
+    is_gemma = text["vocab_size"] == GEMMA_VOCABULARY
     return SiglipConfig(
         vision=SiglipVisionConfig(
             image_size=vision["image_size"],
@@ -331,7 +334,7 @@ def config_from_hub(
         text=SiglipTextConfig(
             vocabulary_size=text["vocab_size"],
             context_length=text["max_position_embeddings"],
-            pad_token=text["pad_token_id"],
+            pad_token=0 if is_gemma else text["pad_token_id"],
             **hub_tower_sizes(text),
         ),
         pixel_mean=tuple(preprocessor.get("image_mean", PIXEL_HALF)),
@@ -389,12 +392,20 @@ def set_template(backend: Backend, settings: Mapping[str, Any]) -> None:
     """Set start and end tokens by ``tokenizer_config.json``, which overrides ``tokenizer.json``."""
     if "add_bos_token" not in settings and "add_eos_token" not in settings:
         return
-    before = str(settings.get("bos_token")) if settings.get("add_bos_token") else ""
-    after = str(settings.get("eos_token")) if settings.get("add_eos_token") else ""
+    before = _token_name(settings.get("bos_token")) if settings.get("add_bos_token") else ""
+    after = _token_name(settings.get("eos_token")) if settings.get("add_eos_token") else ""
     special = [(name, backend.token_to_id(name)) for name in (before, after) if name]
+    for name, number in special:
+        if number is None:
+            raise CheckpointError(f"tokenizer_config.json names {name!r:.60}, which is no token")
     backend.post_processor = processors.TemplateProcessing(
         single=" ".join(part for part in (before, "$A", after) if part), special_tokens=special
     )
+
+
+def _token_name(token: Any) -> str:
+    """Return the name of a token, which the file gives alone or in a table with its options."""
+    return str(token.get("content") if isinstance(token, Mapping) else token)
 
 
 def is_siglip(location: Path) -> bool:

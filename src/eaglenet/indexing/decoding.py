@@ -43,8 +43,8 @@ MIN_SHOT = 1.0
 
 def check_splitting(splitting: Splitting) -> Splitting:
     """Raise an error for lengths that give no clips."""
-    if not splitting.clip_seconds > 0:
-        raise UsageError(f"clip_seconds must be above 0, not {splitting.clip_seconds}")
+    if not 0 < splitting.clip_seconds < math.inf:
+        raise UsageError(f"clip_seconds must be finite and above 0, not {splitting.clip_seconds}")
     if not 0 <= splitting.overlap < splitting.clip_seconds:
         raise UsageError(
             f"overlap must be at least 0 and less than the clip's {splitting.clip_seconds} s, "

@@ -16,7 +16,7 @@ from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import absolute_location, is_object_url
+from eaglenet.core.object_storage import absolute_location, is_object_url, require_names
 from eaglenet.core.platform import default_store
 from eaglenet.core.progress import (
     Progress,
@@ -320,6 +320,7 @@ def check_request(
     Checks paths, patterns, decoder, device, precision, extras, and whether a store can be made.
     """
     check_splitting(options.splitting)
+    require_names(paths)
     for root in map(absolute_location, paths):
         if not is_object_url(root) and not Path(root).exists():
             raise UsageError(f"{root}: no such file or folder")

@@ -18,7 +18,12 @@ import numpy as np
 from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote, store_option
 from eaglenet.core.files import expand_home
-from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
+from eaglenet.core.object_storage import (
+    absolute_location,
+    is_inside,
+    is_object_url,
+    require_names,
+)
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
 from eaglenet.indexing.files import tags_of
@@ -45,6 +50,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
 
     The files themselves are not deleted. Clips stay if another path has the same content.
     """
+    require_names(paths)
     locations = [absolute_location(path) for path in paths]
     with kind_of(location).write(str(location)) as writer:
         removed_paths = [

@@ -43,7 +43,7 @@ from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
 from eaglenet.video.worker import valid_reason
 
-FILE_READER, EMBEDDED_READER = "subtitles 2", "subtitles 1"
+FILE_READER, EMBEDDED_READER = "subtitles 3", "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again; for embedded ones, all
 videos are read."""
 COMMIT_LINES = 5_000
@@ -175,7 +175,7 @@ class TranscriptRun:
         try:
             # The file may have become a link since it was listed.
             descriptor = share(file.path, self.folders or ()).require_descriptor()
-            lines = read_subtitles(Path(file.path), descriptor)
+            lines = read_subtitles(Path(file.path), descriptor, file.language)
         except OSError as error:
             # May be temporary; the next run tries again.
             self.problems[file.path] = f"subtitles: {error.strerror or error}"

@@ -236,9 +236,17 @@ class Method(nn.Module, ABC):
                 "the method has no tokenizer for texts; load it with eaglenet.load, or set "
                 "method.tokenizer"
             )
-        if max_length is None:
-            return self.tokenizer(texts)
-        return self.tokenizer(texts, max_length=max_length)
+        if max_length is not None:
+            return self.tokenizer(texts, max_length=max_length)
+        tokens = self.tokenizer(texts)
+        # The default of CLIP's tokenizer is that of the datasets. Layers that read words may need
+        # it; a tower alone reads longer texts.
+        context = self.encoder.context_length or 0
+        limit = 0 if self.needs_words or self.reads_words else context
+        limit = min(self.habits.max_words or limit, context)
+        if limit > tokens.ids.shape[1] and bool(tokens.mask[:, -1].any()):
+            return self.tokenizer(texts, max_length=limit)
+        return tokens
 
     @abstractmethod
     def score(self, text: TextFeatures, video: VideoFeatures) -> Float[Tensor, "texts videos"]:

@@ -25,6 +25,16 @@ from eaglenet.video.limits import MAX_PACKETS
 MAX_BYTES = 16 * 2**20
 """Maximum size of a subtitle file; that of a feature film has a few hundred kilobytes."""
 MAX_CUE_LINES = 64
+OLDER_ENCODINGS = {
+    **dict.fromkeys(("cs", "hr", "hu", "pl", "ro", "sk", "sl"), "cp1250"),
+    **dict.fromkeys(("bg", "ru", "uk"), "cp1251"),
+    **dict.fromkeys(("ar", "fa"), "cp1256"),
+    **dict.fromkeys(("et", "lt", "lv"), "cp1257"),
+    **dict.fromkeys(("zh-TW", "zh-HK", "zh-Hant"), "big5hkscs"),
+    "el": "cp1253", "tr": "cp1254", "he": "cp1255", "vi": "cp1258", "th": "cp874",
+    "ja": "cp932", "ko": "cp949", "zh": "gb18030",
+}  # fmt: skip
+"""Encoding of subtitle files that are not Unicode, by language."""
 SUFFIXES = frozenset({".srt", ".vtt", ".ass", ".ssa"})
 EVENT_COLUMNS = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
 """Columns of SubStation events without a ``Format:`` line."""
@@ -38,12 +48,14 @@ _STYLE = re.compile(r"\{\\[^{}]{0,500}\}")
 _DRAWING = re.compile(r"\\p[1-9]")
 
 
-def read_subtitles(path: Path, descriptor: int | None = None) -> list[TranscriptLine]:
+def read_subtitles(
+    path: Path, descriptor: int | None = None, language: str = ""
+) -> list[TranscriptLine]:
     """Read a subtitle file; raise ``ValueError`` or ``OSError`` if it cannot be read.
 
-    descriptor: the open file, if it is open already; it is closed.
+    descriptor: the open file, if it is open already; it is closed. language: that of its name.
     """
-    text = decode(untrusted.read_bytes(path, MAX_BYTES, descriptor))
+    text = decode(untrusted.read_bytes(path, MAX_BYTES, descriptor), language)
     lines = clean_lines(
         parse_subtitles(text, is_substation=path.suffix.lower() in (".ass", ".ssa"))
     )
@@ -52,11 +64,15 @@ def read_subtitles(path: Path, descriptor: int | None = None) -> list[Transcript
     return lines
 
 
-def decode(content: bytes) -> str:
-    """Decode by byte-order mark, or else as the first valid of UTF-16, UTF-8 and Windows-1252.
+def decode(content: bytes, language: str = "") -> str:
+    """Decode by byte-order mark, or else as the first valid encoding.
+
+    These are UTF-16, UTF-8, the usual older encoding of the language, and Windows-1252.
 
     >>> decode("Gr\u00fc\u00dfe".encode("latin-1"))
     'Gr\u00fc\u00dfe'
+    >>> decode("\u043c\u0438\u0440".encode("cp1251"), "ru")
+    '\u043c\u0438\u0440'
     """
     for mark, encoding in (
         (b"\xef\xbb\xbf", "utf-8-sig"),
@@ -70,7 +86,8 @@ def decode(content: bytes) -> str:
     for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         if head[first::2].count(0) > len(head) // 8:
             return content.decode(encoding, "replace")
-    for encoding in ("utf-8", "cp1252"):
+    older = OLDER_ENCODINGS.get(language) or OLDER_ENCODINGS.get(language.partition("-")[0])
+    for encoding in ("utf-8", older or "cp1252", "cp1252"):
         try:
             return content.decode(encoding)
         except UnicodeDecodeError:
@@ -238,6 +255,12 @@ TWO_LETTER_CODES = {
     "eng": "en", "deu": "de", "ger": "de", "fra": "fr", "fre": "fr", "spa": "es", "ita": "it",
     "por": "pt", "rus": "ru", "zho": "zh", "chi": "zh", "jpn": "ja", "kor": "ko", "ara": "ar",
     "nld": "nl", "dut": "nl", "swe": "sv", "pol": "pl", "tur": "tr", "hin": "hi", "und": "",
+    "bul": "bg", "cat": "ca", "ces": "cs", "cze": "cs", "dan": "da", "ell": "el", "gre": "el",
+    "est": "et", "eus": "eu", "baq": "eu", "fas": "fa", "per": "fa", "fin": "fi", "gle": "ga",
+    "heb": "he", "hrv": "hr", "hun": "hu", "hye": "hy", "arm": "hy", "ind": "id", "lav": "lv",
+    "lit": "lt", "nep": "ne", "nno": "nn", "nob": "nb", "nor": "no", "ron": "ro", "rum": "ro",
+    "slk": "sk", "slo": "sk", "slv": "sl", "srp": "sr", "tam": "ta", "tha": "th", "ukr": "uk",
+    "vie": "vi", "yid": "yi",
 }  # fmt: skip
 """Two-letter codes for common three-letter codes."""
 
@@ -312,6 +335,8 @@ def language_of(name: str, stem: str) -> str | None:
 
     >>> language_of("film.eng.forced.srt", "film"), language_of("film.srt", "film")
     ('en', '')
+    >>> language_of("film.en.hi.srt", "film"), language_of("film.hi.srt", "film")
+    ('en', 'hi')
     >>> language_of("film.part2.srt", "film") is None
     True
     """
@@ -325,7 +350,8 @@ def language_of(name: str, stem: str) -> str | None:
         return None
     language = ""
     for part in suffixes[1:].split("."):
-        if part.lower() in QUALIFIERS:
+        # After a language, "hi" means hearing impaired, otherwise Hindi.
+        if part.lower() in QUALIFIERS or (language and part.lower() == "hi"):
             continue
         if language or not _LANGUAGE.fullmatch(part):
             return None
