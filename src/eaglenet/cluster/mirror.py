@@ -235,8 +235,12 @@ class Mirror:
         others = [
             path for path in self.path.parent.iterdir() if path.is_dir() and path != self.path
         ]
-        sizes = {path: _size(path) for path in others}
-        for path in sorted(others, key=lambda path: path.stat().st_mtime):
+        sizes: dict[Path, int] = {}
+        times: dict[Path, float] = {}
+        for path in others:
+            with suppress(FileNotFoundError):  # Another process makes room, too.
+                sizes[path], times[path] = _size(path), path.stat().st_mtime
+        for path in sorted(times, key=lambda path: times[path]):
             if sum(sizes.values()) + size <= cache_bytes():
                 return
             # Skips copies that are being updated.
