@@ -288,8 +288,8 @@ class ShardScan:
         for shard in shards:
             try:
                 futures[shard.submit(query)] = shard
-            except Exception as error:  # Such as no thread for it: the other shards answer.
-                shard.record(ShardFailureError(f"{type(error).__name__}: {error}"[:300]))
+            except Exception as reason:  # Such as no thread for it: the other shards answer.
+                shard.record(ShardFailureError(f"{type(reason).__name__}: {reason}"[:300]))
         finished_futures, late_futures = wait(futures, timeout=self.timeout)
         for future in late_futures:
             futures[future].record(ShardFailureError(f"no answer within {self.timeout:g} s"))
