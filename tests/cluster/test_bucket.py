@@ -410,6 +410,25 @@ def test_a_local_copy_without_its_database_is_made_again(
     require_same(location, local)
 
 
+def test_two_processes_may_make_room_at_once(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(location)
+    (first,) = (path for path in (tmp_path / "cache" / "stores").iterdir() if path.is_dir())
+    measure = mirror._size
+
+    def measure_and_remove(folder: Path) -> int:
+        size = measure(folder)
+        if folder == first:
+            shutil.rmtree(folder)  # As another process does.
+        return size
+
+    monkeypatch.setattr(mirror, "_size", measure_and_remove)
+    fill(f"{location}-other")
+    assert not first.exists()
+    assert len(open_store(f"{location}-other").snapshot())
+
+
 def test_local_copies_stay_within_their_limit(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

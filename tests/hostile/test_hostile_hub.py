@@ -121,3 +121,24 @@ def test_a_body_that_never_ends_is_given_up(
         with pytest.raises(ModelNotFoundError, match=reason):
             find_hub_folder("some/model")
     assert time.monotonic() - began < 60
+
+
+def test_a_download_is_guarded_while_another_thread_ends_one() -> None:
+    """The library has one session for all threads."""
+    from huggingface_hub.utils import get_session
+
+    before, is_inside = get_session().event_hooks["response"], threading.Event()
+
+    def download() -> None:
+        with hub_guard.guard_downloads():
+            is_inside.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=download)
+    thread.start()
+    assert is_inside.wait(10)
+    with hub_guard.guard_downloads():
+        thread.join()
+        (guard,) = get_session().event_hooks["response"][len(before) :]
+        assert isinstance(guard, hub_guard.ResponseGuard)
+    assert get_session().event_hooks["response"] == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from index_cases import SPLITTING, found, run, stored_files
@@ -61,6 +62,34 @@ def test_reports_a_broken_link(videos: Path, bag: BagMethod) -> None:
         [videos], videos.parent / "store", options=IndexOptions(splitting=SPLITTING)
     )
     assert "link.mp4" in {Path(problem.path).name for problem in again.problems}
+
+
+def test_a_broken_link_is_reported_also_if_links_are_followed(videos: Path) -> None:
+    (videos / "link.mp4").symlink_to(videos / "gone.mp4")
+    files = find_videos([videos], skip_folder=videos / "store", follow_links=True)
+    problems = {Path(file.path).name: file.problem for file in files if file.problem}
+    assert list(problems) == ["link.mp4"]
+    assert problems["link.mp4"].startswith("a broken link to")
+
+
+def test_a_file_that_cannot_be_inspected_is_reported(
+    videos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as all files of a folder that may be listed but not entered."""
+    read_status = os.stat
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if Path(path).name == "first.mp4":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_status(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    # As of Python 3.14, which takes such a file for one that is missing.
+    monkeypatch.setattr(Path, "is_file", lambda path: os.path.isfile(path))
+    monkeypatch.setattr(Path, "is_symlink", lambda path: os.path.islink(path))
+    files = find_videos([videos], skip_folder=videos / "store")
+    problems = {Path(file.path).name: file.problem for file in files if file.problem}
+    assert problems == {"first.mp4": "Permission denied"}
 
 
 def test_reports_a_name_that_is_not_utf8(videos: Path, bag: BagMethod) -> None:

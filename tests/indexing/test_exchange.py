@@ -6,9 +6,11 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from index_cases import stored_clips
 from typer.testing import CliRunner
 
@@ -19,7 +21,7 @@ from eaglenet.indexing.exchange import export_store, import_store
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, IndexedFile, Line, Source, SourceLines
 from eaglenet.store.store import LocalStore
-from synthetic_store import BagMethod, make_store
+from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_store
 
 VECTORS = np.eye(2, 24, dtype=np.float32)
 FRAME_VALUES = 5 * 24
@@ -62,6 +64,40 @@ def test_imported_store_is_the_same(kind: str, store: Path, tmp_path: Path) -> N
     assert import_store(tmp_path / "tables", tmp_path / "again") == 18
     assert contents(tmp_path / "again") == contents(store)
     assert import_store(tmp_path / "tables", tmp_path / "again") == 18
+
+
+def test_an_export_is_of_one_version_while_a_writer_works(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    folder, bag = shutil.copytree(store, tmp_path / "store"), BagMethod()
+    expected, write, content = contents(folder), exchange.write_table, f"{0:016x}{'f' * 16}"
+
+    def change_before(target: Path, name: str, *rest: Any) -> int:
+        with LocalStore.write(folder) as writer:
+            if name == "files":
+                frames = torch.ones(2, FRAMES, DIM) / DIM**0.5
+                add_file(writer, bag, "/videos/9.mp4", content_of(9), frames)
+            if name == "lines":
+                writer.commit(Changes(removed_sources=[(content, "speech", "")]))
+        return write(target, name, *rest)
+
+    monkeypatch.setattr(exchange, "write_table", change_before)
+    rows = export_store(folder, tmp_path / "tables", "parquet")
+    assert rows == {"clips": 18, "files": 7, "sources": 1, "lines": 2, "hubness": 2}
+    assert import_store(tmp_path / "tables", tmp_path / "again") == 18
+    assert contents(tmp_path / "again") == expected
+
+
+def test_a_transcript_that_lacks_lines_is_refused(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exports that were made while a writer worked, by earlier versions, may have such."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(exchange, "_line_chunks", lambda snapshot: iter(()))
+    export_store(store, tmp_path / "tables", "parquet")
+    with pytest.raises(UsageError, match="has 0 of 2 lines"):
+        import_store(tmp_path / "tables", tmp_path / "again")
 
 
 def test_other_programs_read_the_tables(store: Path, tmp_path: Path) -> None:

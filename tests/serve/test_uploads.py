@@ -15,6 +15,7 @@ from slow_decoding import decode_slowly
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.query import Query
+from eaglenet.serve import readers
 from eaglenet.serve.app import create_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.readers import UploadFolder
@@ -181,4 +182,24 @@ def test_what_a_killed_service_left_is_removed(tmp_path: Path) -> None:
             stack.enter_context(place.receive("5"))
     place.close()
     other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_services_that_start_at_once_have_their_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second looks for stale folders while the first has not locked its own yet."""
+    lock, is_first = readers.try_lock, [True]
+
+    def lock_late(descriptor: int) -> bool | None:
+        if is_first:
+            is_first.clear()
+            readers._remove_stale_folders(tmp_path)
+        return lock(descriptor)
+
+    monkeypatch.setattr(readers, "try_lock", lock_late)
+    place = UploadFolder(5.0, tmp_path)
+    with place.receive() as upload:
+        assert Path(upload.path).exists()
+    place.close()
     assert list(tmp_path.iterdir()) == []

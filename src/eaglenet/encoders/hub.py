@@ -13,11 +13,12 @@ import logging
 import os
 import re
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -116,18 +117,23 @@ def watch_speed(stream: Any) -> Any:
     return type("WatchedStream", (base,), {"__iter__": iterate, "close": close})()
 
 
+_SESSION_LOCK = threading.RLock()
+"""Held during a download, since threads share the session of the library, and so its guard."""
+
+
 @contextmanager
 def guard_downloads() -> Iterator[None]:
     """Check all responses that the hub's library receives inside the block."""
     from huggingface_hub.utils import get_session
 
-    session, guard = get_session(), ResponseGuard()
-    hooks = session.event_hooks
-    session.event_hooks = {**hooks, "response": [*hooks.get("response", []), guard]}
-    try:
-        yield
-    finally:
-        session.event_hooks = hooks
+    with _SESSION_LOCK:
+        session, guard = get_session(), ResponseGuard()
+        hooks = session.event_hooks
+        session.event_hooks = {**hooks, "response": [*hooks.get("response", []), guard]}
+        try:
+            yield
+        finally:
+            session.event_hooks = hooks
 
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -212,7 +218,8 @@ def _download(
     """Return one file of a hub model; with ``is_local``, only from the cache."""
     import huggingface_hub
 
-    with _quiet_hub():
+    # A file of the cache is not looked up behind the downloads of other threads.
+    with nullcontext() if is_local else _quiet_hub():
         path = huggingface_hub.hf_hub_download(
             identifier,
             file,
@@ -416,13 +423,13 @@ def cached_folder(identifier: str, revision: str | None = None) -> Path | None:
 def _quiet_hub() -> Iterator[None]:
     """Check the hub's responses, and hide messages about retries, since an error follows."""
     hub = logging.getLogger("huggingface_hub")
-    level = hub.level
-    hub.setLevel(logging.ERROR)
-    try:
-        with guard_downloads():
+    with guard_downloads():
+        level = hub.level
+        hub.setLevel(logging.ERROR)
+        try:
             yield
-    finally:
-        hub.setLevel(level)
+        finally:
+            hub.setLevel(level)
 
 
 def _fetch_files(fetch: Callable[[str], Path], name: str) -> Path:

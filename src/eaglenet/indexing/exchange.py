@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core import untrusted
-from eaglenet.core.errors import ConfigError, UsageError, cause_of, naming_extra
+from eaglenet.core.errors import ConfigError, StoreError, UsageError, cause_of, naming_extra
 from eaglenet.core.files import atomic_write
 from eaglenet.core.settings import from_plain
 from eaglenet.core.text import format_bytes
@@ -220,19 +220,23 @@ def export_store(location: str | Path, folder: Path, kind: Format) -> dict[str, 
     """Write the tables of a store into a new folder; return the number of rows of each."""
     require(kind)
     store = open_store(location)
-    snapshot = store.snapshot()
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty; export into a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    bank = snapshot.hubness_bank
-    chunks = {
-        "clips": _clip_chunks(snapshot),
-        "files": _file_chunks(store),
-        "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts()]),
-        "lines": _line_chunks(snapshot),
-        "hubness": _bank_chunks(bank),
-    }
-    with _empty_on_failure(folder):
+    database = store.snapshot().database
+    # In one transaction, so that all tables are of one version while a writer works.
+    with database.reading(), _empty_on_failure(folder):
+        snapshot = store.snapshot()
+        if snapshot.database is not database:
+            raise StoreError(f"{location} was replaced while it was exported; export it again")
+        bank = snapshot.hubness_bank
+        chunks = {
+            "clips": _clip_chunks(snapshot),
+            "files": _file_chunks(store),
+            "sources": _row_chunks([vars(source) for source, _ in snapshot.transcripts()]),
+            "lines": _line_chunks(snapshot),
+            "hubness": _bank_chunks(bank),
+        }
         rows = {name: write_table(folder, name, kind, chunks[name]) for name in TABLES}
         _describe(folder, kind, rows, store.manifest, bank)
     return rows
@@ -398,6 +402,12 @@ class _Reader:
                 lines.setdefault(key, []).append(line)
         for chunk in self._chunks("sources"):
             sources = [_read_record(Source, row) for row in rows_of(chunk)]
+            for each in sources:
+                num_lines = len(lines.get(each.key, ()))
+                if num_lines < each.lines:
+                    raise ValueError(
+                        f"a transcript of {each.content} has {num_lines} of {each.lines} lines"
+                    )
             changes = [
                 SourceLines(each, make_store_lines(lines.get(each.key, ()))) for each in sources
             ]

@@ -6,8 +6,10 @@ import csv
 import hashlib
 import io
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,14 +92,15 @@ def find_videos(
                         if must_report:
                             yield CandidateFile(name, 0, 0, problem)
                         continue
+                # In Python 3.14, Path.is_file() takes files that cannot be inspected for missing.
+                status = path.stat()
                 # Fifos and devices would block or never end.
-                if not path.is_file():
+                if not stat.S_ISREG(status.st_mode):
                     continue
                 if not must_report and not looks_like_video(path):
                     if on_other is not None and path.suffix.lower() not in SUBTITLE_SUFFIXES:
                         on_other(name)
                 else:
-                    status = path.stat()
                     problem = "" if untrusted.is_utf8(name) else NOT_UTF8
                     yield CandidateFile(
                         name,
@@ -107,6 +110,11 @@ def find_videos(
                         is_sure=must_report,
                         folders=() if is_named or follow_links else tuple(folders),
                     )
+            except (FileNotFoundError, NotADirectoryError):
+                with suppress(OSError):  # Anything but a link was removed since it was listed.
+                    target = os.readlink(name)
+                    if must_report:
+                        yield CandidateFile(name, 0, 0, f"a broken link to {target}")
             except OSError as error:
                 if must_report:
                     yield CandidateFile(name, 0, 0, error.strerror or str(error))

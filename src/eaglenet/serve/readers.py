@@ -207,9 +207,14 @@ class UploadFolder:
     def __init__(self, seconds: float, parent: Path | None = None) -> None:
         self.parent = parent or Path(tempfile.gettempdir())
         _remove_stale_folders(self.parent)
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
-        self._lock = open_for_locking(self.folder / LOCK, mode=0o600)
-        try_lock(self._lock)
+        while True:
+            self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=self.parent))
+            self._lock = open_for_locking(self.folder / LOCK, mode=0o600)
+            is_locked = try_lock(self._lock) is not False
+            if is_locked and (self.folder / LOCK).exists():
+                break
+            # Another service that starts found it unlocked, and removes it.
+            os.close(self._lock)
         self.is_stopping = False
         self._decoders = [
             IsolatedProcess(decode_query, MEMORY, seconds, check_query) for _ in range(MAX_UPLOADS)

@@ -17,7 +17,12 @@ import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures
-from eaglenet.research.data.frame_folder import check_frames, load_items, sample_frames
+from eaglenet.research.data.frame_folder import (
+    FrameFolder,
+    check_frames,
+    load_items,
+    sample_frames,
+)
 from eaglenet.research.data.sources import SOURCES, DataChoice, OpenContext, Source
 from eaglenet.research.experiments.build import build_method, check_experiment, default_split
 from eaglenet.research.experiments.estimate import Preparation
@@ -115,6 +120,23 @@ def test_a_check_finds_missing_and_broken_pictures(folder: Path, tmp_path: Path)
     told = CliRunner().invoke(app, ["data", "check", "frames", "--root", str(place), "--json"])
     assert told.exit_code == 3
     assert json.loads(told.stdout)["splits"][0]["missing"] == ["train-3"]
+
+
+def test_a_frame_that_is_there_twice_does_not_hide_one_that_is_missing(tmp_path: Path) -> None:
+    """Memory that was never written would be its pixels."""
+    place = write_frame_folder(tmp_path / "frames", train=4, validation=0)
+    (shard,) = place.glob("frames-*.tar")
+    with tarfile.open(shard) as tar:
+        members = [(member, tar.extractfile(member)) for member in tar]
+        pictures = [(member, file.read()) for member, file in members if file is not None]
+    with tarfile.open(shard, "w") as tar:
+        for member, content in pictures:
+            if member.name == "train-2/001.jpg":
+                member.name = "train-2/000.jpg"
+            tar.addfile(member, io.BytesIO(content))
+    folder = FrameFolder.open(place)
+    with pytest.raises(DatasetError, match="a frame of train-2 is missing"):
+        folder.read_frames(folder.items, 16, threads=1)
 
 
 def test_any_model_is_evaluated_on_it(folder: Path) -> None:

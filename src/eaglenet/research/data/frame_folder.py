@@ -205,10 +205,12 @@ class FrameFolder:
         frames = np.empty((int(starts[-1]), size, size, 3), np.uint8)
         pairs = zip(ordered_items, starts, strict=False)
         first_rows = {item.id: int(start) for item, start in pairs}
+        is_read = np.zeros(len(frames), np.bool_)
         count = 0
 
         def decode_to_row(row: int, data: bytes) -> None:
             frames[row] = decode_jpeg(data, size)
+            is_read[row] = True
 
         with ThreadPoolExecutor(threads) as pool:
             for _ in pool.map(lambda job: decode_to_row(*job), self._rows(first_rows)):
@@ -217,6 +219,12 @@ class FrameFolder:
             raise DatasetError(
                 f"{self.folder}: the index lists {len(frames)} frames, the shards have {count}; "
                 "a shard is missing: copy the folder again"
+            )
+        if not is_read.all():
+            item = ordered_items[int(np.searchsorted(starts, is_read.argmin(), side="right")) - 1]
+            raise DatasetError(
+                f"{self.folder}: a frame of {item.id} is missing, and another is there twice; "
+                "copy the folder again"
             )
         # A view: channels stay last in memory.
         pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
