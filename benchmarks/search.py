@@ -8,7 +8,7 @@ The store has clustered random vectors, 12 frames x 512. The model is EagleNet i
 configuration over a small text tower, with random weights, because times do not depend on the
 values. Searches are measured in a separate process, whose memory is that of a user. They are
 compared with a FAISS flat index over the same coarse vectors, and NumPy re-ranking of 100 clips by
-the cosine of the best frame, which answers the same queries in turn. Quality is measured on the
+the cosine of the best frame, which answers the same queries afterwards. Quality is measured on the
 demo world with the model ``demo``, if the package has it.
 """
 
@@ -144,7 +144,7 @@ def memory_mib() -> dict[str, int]:
 
 
 def measure(folder: Path, num_queries: int) -> dict[str, Any]:
-    """Measure in a separate process; both sides answer the same texts in turn."""
+    """Measure in a separate process: first whole queries, then stages and FAISS in turn."""
     before = memory_mib()
     start = time.perf_counter()
     engine = Engine.open(folder / "store")

@@ -10,6 +10,7 @@ with bf16), which passes the files of the model in torch as well.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -75,6 +76,7 @@ def train_first_step(output: Path) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     sys.setprofile(profile)
     threading.setprofile(profile)
     counts: dict[str, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -149,15 +150,53 @@ def test_a_changed_file_or_window_is_decoded_again(
     videos: list[Path], tmp_path: Path, decodings: list[Any]
 ) -> None:
     FrameCache.build(split_of([videos[0]]), SPEC, tmp_path)
-    other = split_of([videos[1]])
-    other_file = videos[1].stat().st_size != videos[0].stat().st_size
-    FrameCache.build(other, SPEC, tmp_path)
-    assert len(decodings) == 1 + other_file
+    FrameCache.build(split_of([videos[1]]), SPEC, tmp_path)
+    assert len(decodings) == 2
     part = split_of([videos[1]], window=(0.0, 1.0))
     assert FrameCache.open(tmp_path, part).cached_mask.tolist() == [False]
     cache = FrameCache.build(part, SPEC, tmp_path)
-    assert len(decodings) == 2 + other_file
+    assert len(decodings) == 3
     assert cache.clips([0]).seconds.max() < 1.0
+
+
+def test_a_file_is_recognised_by_its_ends_if_its_time_has_changed(
+    videos: list[Path], tmp_path: Path, decodings: list[Any]
+) -> None:
+    """Two files of one name and size, as of a fixed bit rate, are not the same; a copy is."""
+    path = tmp_path / "v0.mp4"
+    content = videos[0].read_bytes()
+    path.write_bytes(content)
+    split = split_of([path])
+    FrameCache.build(split, SPEC, tmp_path / "cache")
+    os.utime(path, ns=(1, 1))
+    FrameCache.build(split, SPEC, tmp_path / "cache")
+    assert len(decodings) == 1
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    os.utime(path, ns=(2, 2))
+    FrameCache.build(split, SPEC, tmp_path / "cache")
+    assert len(decodings) == 2
+    # Caches of earlier versions know only the size.
+    index = tmp_path / "cache" / "index.jsonl"
+    lines = [json.loads(line) for line in index.read_text().splitlines()]
+    old = [{k: v for k, v in line.items() if k not in ("modified", "sample")} for line in lines]
+    index.write_text("".join(json.dumps(line) + "\n" for line in old))
+    FrameCache.build(split, SPEC, tmp_path / "cache")
+    assert len(decodings) == 2
+
+
+def test_a_broken_file_that_was_replaced_is_tried_again(
+    videos: list[Path], tmp_path: Path, decodings: list[Any]
+) -> None:
+    path = tmp_path / "v0.mp4"
+    content = videos[0].read_bytes()
+    path.write_bytes(bytes(len(content)))  # A download that has only reserved its space.
+    split = split_of([path, videos[1]])
+    assert FrameCache.build(split, SPEC, tmp_path / "cache").cached_mask.tolist() == [False, True]
+    FrameCache.build(split, SPEC, tmp_path / "cache")
+    assert len(decodings) == 2
+    path.write_bytes(content)
+    assert FrameCache.build(split, SPEC, tmp_path / "cache").cached_mask.all()
+    assert len(decodings) == 3
 
 
 def test_other_frames_datasets_or_encodings_are_refused(split: Split, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Moments against annotated spans, with numbers worked out by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -202,11 +203,28 @@ def test_each_video_of_a_store_is_searched_for_its_own_texts(tmp_path: Path) -> 
         MomentText("1", "red car", (span,)),
         MomentText("2", "dog", ((900.0, 901.0),)),
         MomentText("elsewhere", "dog", ((0.0, 1.0),)),
+        MomentText("2", " ", ((0.0, 1.0),)),
     ]
     metrics = evaluate_store(engine, texts)
+    assert metrics.num_blank_texts == 1
+    assert metrics.notes[1:] == ("left out 1 annotation without a text",)
     assert metrics.recalls["R@1 IoU=0.7"] == 50
     assert (metrics.num_texts, metrics.num_videos) == (2, 2)
     assert metrics.missing_videos == ("elsewhere",)
+
+
+def test_videos_of_one_name_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bag = BagMethod()
+    make_store(tmp_path / "store", bag, num_files=3)
+    engine = Engine.open(tmp_path / "store", bag)
+    texts = [MomentText(name, "red car", ((0.0, 1.0),)) for name in ("1", "2")]
+    assert evaluate_store(engine, texts).ambiguous_videos == ()
+    files = engine.snapshot.files()
+    groups = [["/videos/0.mp4", "/copy/0.mp4"], ["/videos/1.mp4"], ["/videos/2.mp4", "/b/1.mp4"]]
+    monkeypatch.setattr(type(engine.snapshot), "files", lambda *_: replace(files, paths=groups))
+    metrics = evaluate_store(engine, texts)
+    assert metrics.ambiguous_videos == ("1",)
+    assert "1 video searched in one of several files of that name (first: 1)" in str(metrics)
 
 
 def test_the_command_prints_the_metrics(tmp_path: Path) -> None:

@@ -53,6 +53,58 @@ Encoding = Literal["raw", "jpeg"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
+SAMPLE_BYTES = 2**16
+"""Bytes at each end of a file by which it is recognised if its time has changed."""
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """Size, time and sample of a file that was decoded, to notice another one of its name.
+
+    modified: in nanoseconds; None in caches of earlier versions. sample: hash of both ends.
+    """
+
+    num_bytes: int = 0
+    modified: int | None = None
+    sample: str = ""
+
+    @classmethod
+    def of(cls, path: Path | None) -> FileIdentity:
+        """Return the identity of a file; that of none if it cannot be read."""
+        try:
+            if path is None:
+                return cls()
+            status = path.stat()
+            return cls(status.st_size, status.st_mtime_ns, sample_of(path))
+        except OSError:
+            return cls()
+
+    def is_of(self, path: Path, size: int) -> bool:
+        """Return whether a file of this size is, by all that is known, the same."""
+        if size != self.num_bytes or self.modified is None:
+            return size == self.num_bytes
+        try:
+            return path.stat().st_mtime_ns == self.modified or sample_of(path) == self.sample
+        except OSError:
+            return True  # It cannot be decoded either.
+
+    def is_untouched(self, path: Path, size: int) -> bool:
+        """Return whether a file of this size also has the same time."""
+        try:
+            return (size, path.stat().st_mtime_ns) == (self.num_bytes, self.modified)
+        except OSError:
+            return True
+
+
+def sample_of(path: Path) -> str:
+    """Hash the first and the last bytes of a file; copies of a dataset have other times."""
+    with path.open("rb") as file:
+        digest = hashlib.blake2b(file.read(SAMPLE_BYTES), digest_size=8)
+        file.seek(max(file.tell(), path.stat().st_size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
 @dataclass(frozen=True)
 class FrameRow:
     """Frames of a video in the data file: offset, sizes in bytes, mask and times in seconds."""
@@ -61,7 +113,7 @@ class FrameRow:
     lengths: tuple[int, ...]
     mask: tuple[bool, ...]
     seconds: tuple[float, ...]
-    file_bytes: int
+    file: FileIdentity
     window: tuple[float, float] | None
 
     @property
@@ -73,11 +125,12 @@ class FrameRow:
 class Contents:
     """Entries of a journal, and the ends of its last complete row and line in bytes.
 
-    skip_reasons: reasons why videos were skipped, by id.
+    skip_reasons: reasons why videos were skipped, by id. skipped_files: the files that were tried.
     """
 
     rows: dict[str, FrameRow]
     skip_reasons: dict[str, str]
+    skipped_files: dict[str, FileIdentity]
     data_end: int
     lines_end: int
 
@@ -132,15 +185,16 @@ class Journal:
             "lengths": [len(chunk) for chunk in chunks],
             "mask": [int(flag) for flag in mask.tolist()],
             "seconds": [round(second, 4) for second in seconds.tolist()],
-            # 0 if the file was deleted meanwhile: a new file then has another size and is decoded.
-            "file_bytes": file_size(record.path) or 0,
+            # 0 bytes if the file was deleted meanwhile: a new file has another size.
+            **_file_fields(FileIdentity.of(record.path)),
             "window": record.window,
         }
         self.offset += len(content)
         self._append(line)
 
-    def skip(self, video_id: str, reason: str) -> None:
-        self._append({"id": video_id, "skip": reason})
+    def skip(self, record: VideoRecord, reason: str) -> None:
+        file = _file_fields(FileIdentity.of(record.path))
+        self._append({"id": record.video_id, "skip": reason, **file})
 
     def _append(self, line: dict[str, Any]) -> None:
         self.pending.append(json.dumps(line).encode() + b"\n")
@@ -167,10 +221,21 @@ class Journal:
         self.lines.close()
 
 
+def _file_fields(file: FileIdentity) -> dict[str, Any]:
+    return {"file_bytes": file.num_bytes, "modified": file.modified, "sample": file.sample}
+
+
+def _parse_file(entry: Mapping[str, Any]) -> FileIdentity:
+    modified = entry.get("modified")
+    modified = None if modified is None else int(modified)
+    return FileIdentity(int(entry["file_bytes"]), modified, str(entry.get("sample", "")))
+
+
 def read_journal(folder: Path) -> Contents:
     """Read a journal up to the first incomplete line; later lines replace earlier ones."""
     rows: dict[str, FrameRow] = {}
     skip_reasons: dict[str, str] = {}
+    skipped_files: dict[str, FileIdentity] = {}
     path = folder / INDEX_FILE
     content = path.read_bytes() if path.exists() else b""
     data_size = file_size(folder / DATA_FILE) or 0
@@ -179,16 +244,19 @@ def read_journal(folder: Path) -> Contents:
         entry = parse_line(line)
         if entry is None:
             break
-        video_id, row_or_reason = entry
-        if isinstance(row_or_reason, FrameRow):
-            row_end = row_or_reason.offset + row_or_reason.num_bytes
+        video_id, row_or_skip = entry
+        if isinstance(row_or_skip, FrameRow):
+            row_end = row_or_skip.offset + row_or_skip.num_bytes
             if row_end > data_size:
                 break
-            rows[video_id] = row_or_reason
+            rows[video_id] = row_or_skip
             skip_reasons.pop(video_id, None)
             data_end = max(data_end, row_end)
         else:
-            skip_reasons[video_id] = row_or_reason
+            skip_reasons[video_id], file = row_or_skip
+            skipped_files.pop(video_id, None)
+            if file is not None:
+                skipped_files[video_id] = file
             rows.pop(video_id, None)
         lines_end += len(line)
     if lines_end < len(content):
@@ -197,23 +265,28 @@ def read_journal(folder: Path) -> Contents:
             path,
             len(content) - lines_end,
         )
-    return Contents(rows, skip_reasons, data_end, lines_end)
+    return Contents(rows, skip_reasons, skipped_files, data_end, lines_end)
 
 
-def parse_line(line: bytes) -> tuple[str, FrameRow | str] | None:
+Skip = tuple[str, FileIdentity | None]
+"""Reason why a video was skipped, and its file; None in caches of earlier versions."""
+
+
+def parse_line(line: bytes) -> tuple[str, FrameRow | Skip] | None:
     """Parse a line: a video id with its row or the reason it was skipped; None if incomplete."""
     if not line.endswith(b"\n"):
         return None
     try:
         entry = untrusted.parse_json(line)
         if "skip" in entry:
-            return str(entry["id"]), str(entry["skip"])
+            file = _parse_file(entry) if "file_bytes" in entry else None
+            return str(entry["id"]), (str(entry["skip"]), file)
         row = FrameRow(
             offset=int(entry["offset"]),
             lengths=tuple(entry["lengths"]),
             mask=tuple(bool(flag) for flag in entry["mask"]),
             seconds=tuple(entry["seconds"]),
-            file_bytes=int(entry["file_bytes"]),
+            file=_parse_file(entry),
             window=tuple(entry["window"]) if entry["window"] else None,
         )
     except (ValueError, KeyError, TypeError):
@@ -320,9 +393,10 @@ class FrameCache:
     ) -> Self:
         """Decode the videos that are not in the folder, and open the cache.
 
-        A video is decoded again if the size of its file or its window has changed. A skipped video
-        is tried again if its file exists now, or with ``retry_skipped``. ``encoding`` is that of
-        the cache by default, and ``raw`` for a new cache.
+        A video is decoded again if its file or its window has changed: the size of the file, or
+        its time and its first or last bytes. A skipped video is tried again if its file exists now
+        or has changed, or with ``retry_skipped``. ``encoding`` is that of the cache by default,
+        and ``raw`` for a new cache.
         """
         if spec.num_frames < 1 or spec.size < 1:
             raise UsageError(
@@ -427,12 +501,17 @@ class FrameCache:
 
 def needs_decoding(video: VideoRecord, contents: Contents, retry_skipped: bool) -> bool:
     """Return whether a video is new, has changed, or was skipped and should be tried again."""
-    size = file_size(video.path)
+    path, size = video.path, file_size(video.path)
     row = contents.rows.get(video.video_id)
     if row is not None and row.window == video.window:
-        return size not in (None, row.file_bytes)
+        return path is not None and size is not None and not row.file.is_of(path, size)
     reason = contents.skip_reasons.get(video.video_id)
-    return reason is None or retry_skipped or (reason == NO_FILE and size is not None)
+    if reason is None or retry_skipped:
+        return True
+    if path is None or size is None:
+        return False
+    file = contents.skipped_files.get(video.video_id)
+    return reason == NO_FILE or (file is not None and not file.is_untouched(path, size))
 
 
 def decode_into(
@@ -452,7 +531,7 @@ def decode_into(
     items = []
     for video in videos:
         if video.path is None or file_size(video.path) is None:
-            journal.skip(video.video_id, NO_FILE)
+            journal.skip(video, NO_FILE)
             num_done += 1
         else:
             by_id[video.video_id] = video
@@ -463,6 +542,6 @@ def decode_into(
         if isinstance(outcome, Success):
             journal.add(video, outcome.result)
         else:
-            journal.skip(video.video_id, outcome.reason)
+            journal.skip(video, outcome.reason)
         num_done += 1
         report_progress(progress, title, num_done, len(videos))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,8 @@ class MomentMetrics:
 
     recalls: percentage of texts whose first moment reaches an IoU, by name (``R@1 IoU=0.5``).
     missing_videos: annotated videos that are not in the store; their texts are left out.
+    ambiguous_videos: videos whose name several files of the store have; one of them was searched.
+    num_blank_texts: annotations without a text, which are left out.
     """
 
     recalls: Mapping[str, float]
@@ -90,6 +93,8 @@ class MomentMetrics:
     num_texts: int
     num_videos: int
     missing_videos: tuple[str, ...] = field(default=(), compare=False)
+    ambiguous_videos: tuple[str, ...] = field(default=(), compare=False)
+    num_blank_texts: int = field(default=0, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"notes": list(self.notes)}
@@ -97,7 +102,16 @@ class MomentMetrics:
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings about the numbers."""
-        return few_videos(self.num_texts, "text")
+        notes = list(few_videos(self.num_texts, "text"))
+        if self.num_blank_texts:
+            notes.append(f"left out {pluralize(self.num_blank_texts, 'annotation')} without a text")
+        if self.ambiguous_videos:
+            count = pluralize(len(self.ambiguous_videos), "video")
+            notes.append(
+                f"{count} searched in one of several files of that name (first: "
+                f"{self.ambiguous_videos[0]}); use a store of only the annotated videos"
+            )
+        return tuple(notes)
 
     def __str__(self) -> str:
         recalls = "  ".join(f"{name} {value:.1f}" for name, value in self.recalls.items())
@@ -156,12 +170,18 @@ def evaluate_store(
     searched, not transcripts.
     """
     paths: dict[str, str] = {}
-    for group in engine.snapshot.files().paths:
+    num_files: Counter[str] = Counter()
+    for group in engine.snapshot.files().paths:  # The files of a group have the same content.
+        num_files.update({Path(path).stem for path in group})
         for path in group:
             paths.setdefault(Path(path).stem, path)
     by_video: dict[str, list[MomentText]] = {}
+    num_blank_texts = 0
     for text in texts:
-        by_video.setdefault(text.video_id, []).append(text)
+        if text.text:
+            by_video.setdefault(text.video_id, []).append(text)
+        else:
+            num_blank_texts += 1
     missing_videos = [video for video in by_video if video not in paths]
     queries: list[MomentText] = []
     moments: list[list[Span]] = []
@@ -176,7 +196,11 @@ def evaluate_store(
             queries += video_texts
             moments += [[(hit.moment.start, hit.moment.end) for hit in entry] for entry in hits]
         report_progress(progress, "videos", number + 1, len(by_video))
-    return moment_metrics(queries, moments, missing_videos)
+    return replace(
+        moment_metrics(queries, moments, missing_videos),
+        ambiguous_videos=tuple(video for video in by_video if num_files[video] > 1),
+        num_blank_texts=num_blank_texts,
+    )
 
 
 def _exact_pattern(path: str) -> str:

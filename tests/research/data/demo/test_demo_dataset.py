@@ -298,11 +298,10 @@ def test_rendering_goes_on_where_it_stopped_and_splits_share_a_folder(tmp_path: 
 
 def test_one_clip_more_never_keeps_the_file_of_another_scene(tmp_path: Path) -> None:
     """The last clip of an odd count is not a clip of a larger count."""
-    render_world(tmp_path / "grown", "val", 3, size=32)
-    grown = render_world(tmp_path / "grown", "val", 4, size=32)
-    fresh = render_world(tmp_path / "fresh", "val", 4, size=32)
-    for video, expected in zip(grown.videos, fresh.videos, strict=True):
-        assert video.path.read_bytes() == expected.path.read_bytes()
+    first = render_world(tmp_path, "val", 3, size=32)
+    grown = render_world(tmp_path, "val", 4, size=32)
+    scenes = {scene.scene_id: scene for scene in first.scenes}
+    assert [scenes.get(scene.scene_id) for scene in grown.scenes] == [*grown.scenes[:2], None, None]
 
 
 def test_the_world_is_registered_as_the_dataset_demo() -> None:
