@@ -100,8 +100,8 @@ class PairSampler:
             )
         if self.neighbours and self.batch_size % 2:
             raise ConfigError(
-                f"batch size {self.batch_size} divides pairs of videos, which "
-                f"training.neighbours keeps in one batch: --set {self.setting}={self.batch_size + 1}"
+                f"batch size {self.batch_size} divides pairs of videos, which training.neighbours "
+                f"keeps in one batch: --set {self.setting}={self.batch_size + 1}"
             )
 
     @property
