@@ -155,6 +155,19 @@ def test_the_fast_form_gives_the_same_scores(changes: dict[str, bool], has_words
     torch.testing.assert_close(rough, plain, rtol=0, atol=0.2)
 
 
+@torch.no_grad()
+def test_the_fast_form_reads_words_after_padding() -> None:
+    """Features of other models may leave out their first token."""
+    method = build("wordframe", **SHAPE, coarse=False).float()
+    text, video = texts(3).to("cpu", torch.float32), videos(5).to("cpu", torch.float32)
+    assert text.words_mask is not None
+    text.words_mask[:, :2] = False
+    text.words_mask[:, 2:] = True
+    plain = score_all(method, text, video, backend="reference")
+    fast = score_all(method, text, video, backend="factorised")
+    torch.testing.assert_close(fast, plain, rtol=0, atol=1e-5)
+
+
 def test_training_fills_the_bank_and_does_not_see_it() -> None:
     method = build("wordframe", num_layers=0, bank=5)
     assert isinstance(method, WordFrame)

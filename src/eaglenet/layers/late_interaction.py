@@ -28,7 +28,7 @@ def _unit(values: Float[Tensor, "sets entries dim"]) -> Float[Tensor, "sets entr
 
     ``F.normalize`` multiplies their gradient by 1e12, which is infinite in half precision.
     """
-    length = values.norm(dim=-1, keepdim=True)
+    length: Tensor = values.norm(dim=-1, keepdim=True)
     # 1e-12 is 0 in half precision.
     is_zero = length < max(1e-12, torch.finfo(values.dtype).tiny)
     divisor: Tensor = length.masked_fill(is_zero, 1.0)

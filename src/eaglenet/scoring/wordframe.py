@@ -52,7 +52,10 @@ class WordFrameScorer(Scorer):
         if not config.interaction:
             return scores
         words, mask = words_or_sentence(text.to(text.sentence.device, torch.float32))
-        num_words = max(int(mask.any(dim=0).sum()), 1)
+        # Up to the last real word of any text; padding may also lie before it.
+        is_used = mask.any(dim=0)
+        positions = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+        num_words = max(int((positions * is_used).max()), 1)
         words, mask = words[:, :num_words], mask[:, :num_words]
         weights = self.method.weights_of_words(words, mask)
         unit = F.normalize(words, dim=-1).to(self.dtype)

@@ -106,9 +106,18 @@ def test_neighbours_meet_in_one_batch_and_couples_are_shuffled() -> None:
     assert joined(sampler.epoch_batches(0)) != joined(sampler.epoch_batches(1))
 
 
-def test_neighbours_with_an_odd_number_of_videos_lose_none() -> None:
-    sampler = PairSampler(OWNERS, 3, 0, one_caption=True, neighbours=True)
-    assert sorted(OWNERS[joined(sampler.epoch_batches(0))].tolist()) == list(range(9))
+def test_neighbours_stay_together_beside_an_odd_last_video() -> None:
+    sampler = PairSampler(OWNERS, 4, 0, one_caption=True, neighbours=True)
+    for epoch in range(5):
+        batches = [OWNERS[batch].tolist() for batch in sampler.epoch_batches(epoch)]
+        assert all({video ^ 1 for video in batch} == set(batch) for batch in batches)
+    # It is only in the incomplete last batch, which is dropped.
+    assert sorted(video for batch in batches for video in batch) == list(range(8))
+
+
+def test_a_batch_that_divides_neighbours_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"batch size 3 divides pairs .* training.batch_size=4"):
+        PairSampler(OWNERS, 3, 0, one_caption=True, neighbours=True)
 
 
 def test_neighbours_need_one_caption_a_video() -> None:

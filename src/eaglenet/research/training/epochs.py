@@ -98,6 +98,11 @@ class PairSampler:
             raise ConfigError(
                 "training.neighbours needs one caption per video: --set training.captions=one"
             )
+        if self.neighbours and self.batch_size % 2:
+            raise ConfigError(
+                f"batch size {self.batch_size} divides pairs of videos, which training.neighbours "
+                f"keeps in one batch: --set {self.setting}={self.batch_size + 1}"
+            )
 
     @property
     def num_pairs(self) -> int:
@@ -159,6 +164,9 @@ class PairSampler:
             captions = order[by_video[is_first]]
             if self.neighbours:
                 pairs = torch.randperm((len(captions) + 1) // 2, generator=generator)
+                # Last the pair of an odd last video: elsewhere it would divide all later pairs.
+                is_single = 2 * pairs + 1 == len(captions)
+                pairs = torch.cat([pairs[~is_single], pairs[is_single]])
                 indices = (2 * pairs[:, None] + torch.arange(2)).flatten()
                 return captions[indices[indices < len(captions)]]
             order = captions[torch.randperm(len(captions), generator=generator)]
