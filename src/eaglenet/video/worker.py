@@ -547,7 +547,7 @@ class IsolatedProcess:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._worker: Worker | None = None
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
         """Return ``work(request)``; errors and exceeded limits raise ``UsageError``."""
@@ -571,12 +571,12 @@ class IsolatedProcess:
             self._start()
 
     def _start(self) -> Worker:
-        if self._is_closed:
+        if self._closed.is_set():
             raise EagleNetError("the service is shutting down")
         if self._worker is None:
             self._worker = start_worker(self.work, self.memory, threads=self.threads)
             # `close` kills the worker that it sees; it may have looked before this one was there.
-            if self._is_closed:
+            if self._closed.is_set():
                 self._stop()
                 raise EagleNetError("the service is shutting down")
         return self._worker
@@ -596,7 +596,7 @@ class IsolatedProcess:
 
     def close(self) -> None:
         """Kill the process; a call in progress fails."""
-        self._is_closed = True
+        self._closed.set()
         worker = self._worker
         if worker is not None:
             worker.kill()
