@@ -172,12 +172,24 @@ def test_front_of_shards_returns_the_hits_of_one_machine(
 
 
 def test_front_warns_that_it_waits_for_shards(
-    demo: DemoStore, caplog: pytest.LogCaptureFixture
+    demo: DemoStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(demo.folder)
     scan = ShardScan(["http://127.0.0.1:1"], store.manifest.identity)
+    send, rounds = scan._send, 0
+
+    def answer_from_the_third_round_on(query: ShardQuery[Any], shards: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        if rounds < 3:
+            return send(query, shards)
+        for shard in shards:
+            shard.record(None)
+        return {}
+
+    monkeypatch.setattr(scan, "_send", answer_from_the_third_round_on)
     try:
-        scan.wait_until_up(store.snapshot(), seconds=0.1)
+        scan.wait_until_up(store.snapshot(), seconds=60.0)
     finally:
         scan.close()
     told = [line for line in caplog.messages if "1 of 1 shards do not answer yet" in line]
