@@ -322,5 +322,5 @@ def test_a_child_that_is_starting_ignores_ctrl_c(tmp_path: Path) -> None:
     writer = os.open(tmp_path / "fifo", os.O_RDWR)  # does not wait for the child, as O_WRONLY would
     assert child.connection.recv() is True
     os.close(writer)
-    child.process.join(10)
+    child.process.join(60)
     assert child.process.exitcode == 0

@@ -63,6 +63,22 @@ def few_candidates(
     codes.rotation.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def _no_scan_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A scan whose shard failed would probe it through the stand-ins of later tests."""
+    opened: list[ShardScan] = []
+    init = ShardScan.__init__
+
+    def record(self: ShardScan, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        opened.append(self)
+
+    monkeypatch.setattr(ShardScan, "__init__", record)
+    yield
+    for scan in opened:
+        scan.close()
+
+
 def frames_of(count: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return F.normalize(torch.randn(count, 5, 24, generator=generator), dim=-1)

@@ -238,8 +238,7 @@ def test_an_isolated_process_that_starts_while_it_is_closed_ends(
 
     def start_late(*arguments: Any, **options: Any) -> workers.Worker:
         closing.start()
-        while not process._is_closed:
-            time.sleep(0.01)
+        assert process._closed.wait(60)
         time.sleep(0.1)  # Now it waits for the end of the call.
         return start(*arguments, **options)
 

@@ -83,7 +83,9 @@ def test_hostile_replies_fail_their_own_request() -> None:
 
 
 def test_time_budget_ends_it() -> None:
-    budget: Budget[str] = Budget(2**30, lambda request: request, lambda request: 1.0)
+    budget: Budget[str] = Budget(
+        2**30, lambda request: request, lambda request: 60.0 if request == "good" else 1.0
+    )
     outcomes = map_ahead(
         reply_with, ["good", "unread requests"], workers=1, budget=budget, access=gpu_access()
     )
@@ -92,7 +94,7 @@ def test_time_budget_ends_it() -> None:
     (slow,) = outcomes
     assert isinstance(slow, Failure)
     assert "the limit" in slow.reason
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_what_crashes_it_goes_to_the_cpu() -> None:

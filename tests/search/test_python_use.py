@@ -8,6 +8,7 @@ import io
 import pickle
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -241,6 +242,7 @@ def test_a_notebook_is_executed(
 ) -> None:
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
+    traitlets_config = pytest.importorskip("traitlets.config")
     cells = [
         "import eaglenet\nfrom eaglenet.search.hits import HitList",
         f"engine = eaglenet.open({str(store_folder)!r})",
@@ -251,9 +253,14 @@ def test_a_notebook_is_executed(
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     # The home folder may be read-only.
-    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR"):
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    nbclient.NotebookClient(notebook, timeout=120).execute()
+    # Jupyter chooses free ports, which another process may take before the kernel does.
+    sockets = traitlets_config.Config({"KernelManager": {"transport": "ipc"}})
+    with tempfile.TemporaryDirectory(prefix="nb", dir="/tmp") as short:
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", short)
+        client = nbclient.NotebookClient(notebook, timeout=600, startup_timeout=600, config=sockets)
+        client.execute()
     assert "<img" in notebook.cells[2].outputs[0]["data"]["text/html"]
     progress, report = notebook.cells[3].outputs
     assert progress["data"]["text/html"] == "", "the bar is removed at the end"

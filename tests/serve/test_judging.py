@@ -24,8 +24,9 @@ def chat() -> Iterator[StandInChat]:
         yield server
 
 
-def client_of(engine: Engine, **settings: object) -> TestClient:
-    app = create_app(engine, Settings(**settings))  # type: ignore[arg-type]
+def client_of(engine: Engine, judge: str) -> TestClient:
+    # A judge may use half of the time of a request; to start a decoder takes seconds at times.
+    app = create_app(engine, Settings(judge=judge, timeout=1200.0))
     return TestClient(app, base_url="http://localhost")
 
 
@@ -48,16 +49,17 @@ def test_slow_judge_delays_nobody_else(
     engine: Engine, chat: StandInChat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging, "MAX_JUDGED", 1)
+    monkeypatch.setattr(judging, "TIMEOUT", 300.0)
     release, asked = threading.Event(), threading.Event()
 
     def reply(question: dict[str, Any], handler: BaseHTTPRequestHandler) -> str:
         asked.set()
-        release.wait(30)
+        release.wait(300)
         return '{"match": 4}'
 
     chat.reply = reply
     notes: list[str] = []
-    with client_of(engine, judge=f"{chat.url}#slow", timeout=60.0) as client:
+    with client_of(engine, judge=f"{chat.url}#slow") as client:
 
         def search() -> None:
             notes.append(
@@ -67,7 +69,7 @@ def test_slow_judge_delays_nobody_else(
         first = threading.Thread(target=search)
         first.start()
         try:
-            assert asked.wait(30)
+            assert asked.wait(300)
             body = client.get("/api/search", params={"q": "a green box"}).json()
             assert body["note"] == judging.BUSY
             assert body["hits"]

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from eaglenet.core.errors import UsageError
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
-from eaglenet.serve.limits import client_of
+from eaglenet.serve.limits import TokenBuckets, client_of
 from eaglenet.serve.security import CONTENT_SECURITY_POLICY, COOKIE, TokenCheck, is_local_name
 from eaglenet.serve.settings import Settings, is_local_host
 
@@ -18,8 +18,13 @@ TOKEN = "a-token-that-is-long-enough"
 
 
 @pytest.fixture
-def guarded(engine: Engine) -> TestClient:
-    """A client of a service that asks for a token."""
+def guarded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> TestClient:
+    """A client of a service that asks for a token, at one moment: a guess is free every 2 s."""
+
+    def stopped(rate: float, burst: float, clock: object) -> TokenBuckets:
+        return TokenBuckets(rate, burst, clock=lambda: 0.0)
+
+    monkeypatch.setattr("eaglenet.serve.security.TokenBuckets", stopped)
     app = create_app(engine, Settings(token=TOKEN))
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
 

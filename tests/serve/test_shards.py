@@ -172,12 +172,24 @@ def test_front_of_shards_returns_the_hits_of_one_machine(
 
 
 def test_front_warns_that_it_waits_for_shards(
-    demo: DemoStore, caplog: pytest.LogCaptureFixture
+    demo: DemoStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(demo.folder)
     scan = ShardScan(["http://127.0.0.1:1"], store.manifest.identity)
+    send, rounds = scan._send, 0
+
+    def answer_from_the_third_round_on(query: ShardQuery[Any], shards: Any) -> Any:
+        nonlocal rounds
+        rounds += 1
+        if rounds < 3:
+            return send(query, shards)
+        for shard in shards:
+            shard.record(None)
+        return {}
+
+    monkeypatch.setattr(scan, "_send", answer_from_the_third_round_on)
     try:
-        scan.wait_until_up(store.snapshot(), seconds=0.1)
+        scan.wait_until_up(store.snapshot(), seconds=60.0)
     finally:
         scan.close()
     told = [line for line in caplog.messages if "1 of 1 shards do not answer yet" in line]
@@ -204,7 +216,7 @@ def test_shards_apply_the_same_hubness_offsets(
         return shards[self.shard[0] - 1].scan(request)
 
     monkeypatch.setattr(RemoteShard, "_post", post)
-    scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity)
+    scan = ShardScan(["http://a", "http://b", "http://c"], store.manifest.identity, timeout=60.0)
     front = Engine(store, scan=scan)
     no_blue = [Query(text, negatives=("blue",)) for text in QUERIES]
     for queries, options in ((QUERIES, {}), (QUERIES, {"rerank": False}), (no_blue, {})):
@@ -372,7 +384,7 @@ def test_refuses_wrong_shards_tokens_and_stores(
         (addresses, "another", TOKEN, "another store"),
         (addresses, identity, "wrong-token", "start it with the EAGLENET_TOKEN of the front"),
     ):
-        other = ShardScan(urls, name, token=token)
+        other = ShardScan(urls, name, token=token, timeout=60.0)
         other.wait_until_up(snapshot, seconds=0.0)
         assert any(reason in shard.reason for shard in other.shards), reason
         other.close()
@@ -429,7 +441,7 @@ def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
             raise shard_front.OtherVersionError(problem.detail) from problem
 
     monkeypatch.setattr(RemoteShard, "_post", post)
-    scan = ShardScan(["http://a", "http://b"], store.manifest.identity)
+    scan = ShardScan(["http://a", "http://b"], store.manifest.identity, timeout=60.0)
     front = Engine(store, scan=scan)
     before = front.snapshot.version
     hits = front.search(QUERIES[0], 7)

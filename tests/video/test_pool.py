@@ -100,9 +100,10 @@ def test_request_of_a_killed_worker_is_retried(tmp_path: Path) -> None:
     results = map_ahead(wait_for_a_kill, items, workers=1, access=ACCESS)
     assert isinstance(next(results), Success)
     time.sleep(0.5)
-    os.utime(path)
     # The process started last is that of the file.
-    os.kill(descendants(os.getpid())[-1], signal.SIGKILL)
+    worker = descendants(os.getpid())[-1]
+    os.utime(path)
+    os.kill(worker, signal.SIGKILL)
     rest = list(results)
     assert [result.request.video_id for result in rest] == ["killed", "last"]
     assert isinstance(rest[0], Success)

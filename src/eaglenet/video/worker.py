@@ -562,7 +562,7 @@ class IsolatedProcess:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._worker: Worker | None = None
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def __call__(self, request: Any, shared_file: SharedFile | None = None) -> Any:
         """Return ``work(request)``; errors and exceeded limits raise ``UsageError``."""
@@ -585,19 +585,17 @@ class IsolatedProcess:
             self._start()
 
     def _start(self) -> Worker:
-        self._require_open()
+        if self._closed.is_set():
+            raise EagleNetError("the service is shutting down")
         if self._worker is None:
             start = partial(start_worker, self.work, self.memory, threads=self.threads)
             is_main = threading.current_thread() is threading.main_thread()
             self._worker = start() if is_main else _starter.submit(start).result()
             # `close` kills the worker that it sees; it may have looked before this one was there.
-            self._require_open()
+            if self._closed.is_set():
+                self._stop()
+                raise EagleNetError("the service is shutting down")
         return self._worker
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            self._stop()
-            raise EagleNetError("the service is shutting down")
 
     def _call(self, request: Any, shared_file: SharedFile | None) -> Reply:
         worker = self._start()
@@ -614,7 +612,7 @@ class IsolatedProcess:
 
     def close(self) -> None:
         """Kill the process; a call in progress fails."""
-        self._is_closed = True
+        self._closed.set()
         worker = self._worker
         if worker is not None:
             worker.kill()
