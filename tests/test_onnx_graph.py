@@ -82,3 +82,23 @@ def test_onnxruntime_reports_nothing(tmp_path: Path) -> None:
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_import_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C++ of onnxruntime replaces it by an ``ImportError``."""
+    model = example().to_bytes()
+
+    class Interrupted:
+        def __init__(self, cause: BaseException | None) -> None:
+            self.cause = cause
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "onnxruntime":
+                raise ImportError("initialization failed") from self.cause
+
+    for cause, expected in ((KeyboardInterrupt(), KeyboardInterrupt), (None, ImportError)):
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "onnxruntime")
+            patch.setattr(sys, "meta_path", [Interrupted(cause), *sys.meta_path])
+            with pytest.raises(expected):
+                open_session(model, 1)

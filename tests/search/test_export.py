@@ -8,7 +8,7 @@ import pysubs2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, ImageFont
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
@@ -21,6 +21,8 @@ from eaglenet.search.export import (
     STRIP,
     TILE,
     Transcript,
+    drawable,
+    load_font,
     read_transcripts,
     write_contact_sheet,
     write_transcript,
@@ -145,6 +147,14 @@ def test_a_contact_sheet_shows_an_image_once(bag: BagMethod, tmp_path: Path) -> 
     with Image.open(tmp_path / "sheet.png") as sheet:
         reds = [sheet.getpixel((x, sheet.height // 2))[1] < 90 for x in range(sheet.width)]
     assert 0 < sum(reds) < STRIP / 3
+
+
+def test_a_contact_sheet_writes_accents_whatever_the_fonts() -> None:
+    """The font of Pillow, where there is no other, would draw an empty box for each of them."""
+    assert drawable("Zoe\u0301 Łódź 日.mp4", ImageFont.load_default(12)) == "Zoe ?odz ?.mp4"
+    font = load_font(12)
+    if "DejaVu" in font.getname()[0]:
+        assert drawable("Zoe\u0301 Łódź", font) == "Zoé Łódź"
 
 
 def test_a_contact_sheet_continues_in_the_next_row(bag: BagMethod, tmp_path: Path) -> None:

@@ -16,11 +16,13 @@ from typer.testing import CliRunner
 from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
-from eaglenet.cli.search import read_lines
+from eaglenet.cli.search import _print_name_hint, read_lines
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
 from eaglenet.core.text import format_time
 from eaglenet.search.engine import Engine
-from eaglenet.search.options import parse_date
+from eaglenet.search.hits import SearchResult
+from eaglenet.search.options import SearchOptions, parse_date
+from eaglenet.search.query import Query
 from eaglenet.store.manifest import Layout
 from eaglenet.store.records import Changes
 from eaglenet.store.store import LocalStore
@@ -119,6 +121,19 @@ def test_says_that_paths_contain_the_text(world: Path) -> None:
     assert hints("RED & green") == [expected]
     for options in (["car"], ["world"], ["blue", "--path", "blue"], ["blue", "--json"]):
         assert hints(*options) == []
+
+
+def test_a_text_that_looks_like_a_name_is_found_among_the_paths_too(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A likely hit would else hide that a file is called so."""
+    with Engine.open(world / "store") as engine:
+        (hit,) = engine.search("blue", 1)
+        likely_hit = replace(hit, confidence=0.9)
+        for text, is_named in (("blue.mp4", True), ('"blue.mp4"', True), ("blue", False)):
+            result = SearchResult(Query(text), [likely_hit])
+            _print_name_hint(engine, result, SearchOptions())
+            assert ("1 path contains" in capsys.readouterr().err) == is_named, text
 
 
 def test_a_dash_reads_queries_from_standard_input(world: Path) -> None:

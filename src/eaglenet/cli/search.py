@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -539,9 +540,10 @@ def _print_notes(
 
 
 def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
-    """Print a hint if paths contain the text of a query that has no likely hit."""
-    text = result.query.text if isinstance(result.query, Query) else None
+    """Print a hint if paths contain a text that looks like a name or has no likely hit."""
+    text = (result.query.text or "").strip('"') if isinstance(result.query, Query) else ""
     is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
+    is_found = is_found and not re.search(r"[0-9_]", text) and not file_name_in(result.query)
     if not text or is_found or options.filters or any(char in text for char in "*?["):
         return
     is_match = engine.read(lambda view: Filters(path=text).matches(view.files))

@@ -80,7 +80,13 @@ def open_session(model: bytes, threads: int, *, has_arena: bool = True) -> Any:
 
     has_arena: keep the memory of the largest run for later runs.
     """
-    import onnxruntime
+    try:
+        import onnxruntime
+    except ImportError as error:
+        # Its C++ replaces an interrupt during the import by this error.
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

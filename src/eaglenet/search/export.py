@@ -6,9 +6,11 @@ import base64
 import io
 import os
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -138,10 +140,38 @@ def _frames(engine: Engine, hit: Hit) -> list[Image]:
 def _draw_text(
     sheet: Image, corner: tuple[int, int], text: str, colour: tuple[int, int, int], size: int
 ) -> None:
-    from PIL import ImageDraw, ImageFont
+    from PIL import ImageDraw
 
-    font: Any = ImageFont.load_default(size)
-    ImageDraw.Draw(sheet).text(corner, text, fill=colour, font=font)
+    font = load_font(size)
+    ImageDraw.Draw(sheet).text(corner, drawable(text, font), fill=colour, font=font)
+
+
+FONTS = ("DejaVuSans.ttf", "LiberationSans-Regular.ttf", "Arial Unicode.ttf", "segoeui.ttf")
+"""Fonts of Linux, macOS and Windows; that of Pillow has no letters with accents."""
+
+
+@cache
+def load_font(size: int) -> Any:
+    from PIL import ImageFont
+
+    for name in FONTS:
+        with suppress(OSError):
+            return ImageFont.truetype(name, size)
+    return ImageFont.load_default(size)
+
+
+def drawable(text: str, font: Any) -> str:
+    """Replace characters that a font lacks: by their base letter, or else by ``?``."""
+    missing = bytes(font.getmask("\uffff"))
+
+    def is_drawn(char: str) -> bool:
+        return char.isspace() or bytes(font.getmask(char)) != missing
+
+    def replaced(char: str) -> str:
+        base = unicodedata.normalize("NFKD", char)[0]
+        return next((each for each in (char, base) if is_drawn(each)), "?")
+
+    return "".join(map(replaced, unicodedata.normalize("NFC", text)))
 
 
 def read_cuts(
