@@ -194,3 +194,25 @@ def test_http_takes_and_returns_them(folder: Path, bag: BagMethod) -> None:
         for bad in ("far", "0km", "-1km", "9" * 30):
             find(422, near="1,1", within=bad)
         find(422, near="")
+
+
+def test_the_name_of_a_file_has_its_date_if_the_file_has_none(
+    folder: Path, bag: BagMethod, zone: None
+) -> None:
+    (folder / "a.mp4").rename(folder / "VID-20200101-WA0001.mp4")
+    (folder / "c.png").rename(folder / "z.png")
+    (folder / "PXL_20230715_010203004.png").write_bytes((folder / "z.png").read_bytes())
+    (folder / "IMG-20230716-WA0007.png").write_bytes((folder / "z.png").read_bytes())
+    run(folder, bag)
+    stored = {Path(file.path).name: file.recorded for file in stored_files(folder)}
+    assert stored["PXL_20230715_010203004.png"] is None  # Stores made before are read as well.
+    engine = Engine.open(folder.parent / "store", bag)
+    times = {Path(hit.path).name: hit.metadata["recorded"] for hit in engine.search("red")}
+    assert times["VID-20200101-WA0001.mp4"] == JULY
+    # Three copies, of which one is not dated: the earliest date.
+    expected = datetime(2023, 7, 15, 1, 2, 3, tzinfo=UTC).timestamp()
+    assert times["IMG-20230716-WA0007.png"] == expected
+    assert engine.info()["files_with_date"] == 3
+    # The time in the name of a Pixel is UTC: 18:02 of the day before here.
+    hits = engine.search("red", after="2023-07-14T18:00", before="2023-07-14T18:10")
+    assert len(hits) == 1

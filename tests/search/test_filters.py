@@ -73,7 +73,13 @@ def test_explains_which_filter_matches_no_file() -> None:
     reason = Filters(path="y/*", tags=("home", "no")).why_empty(FILES)
     assert reason == "none of the 3 files has a path like 'y/*' or the tag 'no'"
     since = Filters(after=parse_date("2026-05-31")).why_empty(FILES)
-    assert since == "none of the 3 files has a date since 2026-05-31"
+    undated = "; 2 files have no recording date: the modification time was used"
+    assert since == f"none of the 3 files has a date since 2026-05-31{undated}"
+    reason = Filters(before=200, min_duration=500).why_empty(FILES)
+    assert reason.startswith("none of the 3 files has all of: a date before 1970-01-01")
+    assert reason.endswith(undated)
+    dated = dataclasses.replace(FILES, recording_times=np.array([1.0, 2.0, 3.0]))
+    assert "recording date" not in Filters(after=200).why_empty(dated)
     reason = Filters(max_duration=5, tags=("pets",)).why_empty(FILES)
     conditions = "at most 5 s (1 files), the tag 'pets' (1 files)"
     assert reason == f"none of the 3 files has all of: {conditions}"

@@ -62,6 +62,10 @@ def test_files_and_folders_can_be_looked_at_before_searching(
     days = page.evaluate("fetch('/api/files').then(r => r.json()).then(b => b.files)")
     assert [day["modified"] for day in days] == sorted((d["modified"] for d in days), reverse=True)
     assert page.locator("button.tile .name").all_text_contents() == [day["name"] for day in days]
+    # A modification time is not shown as the date of a recording.
+    assert all(day["recorded"] is None for day in days)
+    dates = page.locator("button.tile .facts > :last-child").all_text_contents()
+    assert all(text.startswith("modified ") for text in dates)
     assert page.locator(".folder-button").all_text_contents() == ["beach5", "town6"]
     assert violations(page) == []
     keep(page, "page_start.png", tmp_path)

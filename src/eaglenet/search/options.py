@@ -191,10 +191,11 @@ class Filters(SearchFields):
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
-            hint = self._path_hint(files)
+            hint = self._path_hint(files) + self._date_hint(files)
             return f"none of the {len(files)} files has {' or '.join(unmet)}{hint}"
         counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
-        return f"none of the {len(files)} files has all of: {', '.join(counts)}"
+        hint = self._date_hint(files)
+        return f"none of the {len(files)} files has all of: {', '.join(counts)}{hint}"
 
     def _path_hint(self, files: FileTable) -> str:
         """Return a hint if a pattern would match paths without its ``*``, else ``""``."""
@@ -205,6 +206,14 @@ class Filters(SearchFields):
         count = sum(any(map(matches, paths)) for paths in files.paths)
         files_text = pluralize(count, "path contains", "paths contain")
         return f"; {files_text} it: write {text!r} without *" if count else ""
+
+    def _date_hint(self, files: FileTable) -> str:
+        """Return how many files were filtered by modification time, if any, else ``""``."""
+        is_by_date = self.after is not None or self.before is not None
+        count = int(np.isnan(files.recording_times).sum()) if is_by_date else 0
+        files_text = pluralize(count, "file has", "files have")
+        text = f"; {files_text} no recording date: the modification time was used"
+        return text if count else ""
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield the title of each condition, and the mask of the files that meet it."""

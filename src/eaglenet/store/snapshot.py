@@ -9,6 +9,7 @@ is raised, and the caller takes a new snapshot.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.name_dates import time_from_name
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
 from eaglenet.store.database import Database, read_bank
@@ -546,6 +548,15 @@ class Snapshot:
             start = end
 
 
+def _recording_time(group: Sequence[tuple[Any, ...]]) -> float | None:
+    """Return the recording time of a content, or the earliest in the names of its copies."""
+    recorded: float | None = group[0][11]
+    if recorded is not None:
+        return recorded
+    times = (time_from_name(os.path.basename(row[0])) for row in group)
+    return min((seconds for seconds in times if seconds is not None), default=None)
+
+
 def _file_table(
     rows: Sequence[tuple[Any, ...]], hashes: dict[int, str], roots: tuple[str, ...]
 ) -> FileTable:
@@ -568,7 +579,7 @@ def _file_table(
             for group in groups.values()
         ],
         sizes=[row[1] for row in first],
-        recording_times=np.array([row[11] for row in first], np.float64),
+        recording_times=np.array([_recording_time(group) for group in groups.values()], np.float64),
         latitudes=np.array([row[12] for row in first], np.float64),
         longitudes=np.array([row[13] for row in first], np.float64),
         cameras=[row[14] for row in first],

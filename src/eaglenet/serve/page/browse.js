@@ -27,7 +27,7 @@ const fileCard = (file, all = null) => {
   frame.append(thumbnailImage(file.thumbnail, frame), element("span", "span", isImage(file) ? "image" : clock(file.duration)));
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const when = day(file) || day({ recorded: file.modified });
+  const when = day(file) || `modified ${day({ recorded: file.modified })}`;
   facts.append(element("span", "folder", visible(file.folder.split("/").pop()) || "-"), element("span", "", when));
   if (file.damage) facts.firstChild.after(damageLabel(file));
   text.append(element("span", "name", visible(file.name)), facts);
