@@ -121,7 +121,7 @@ class Clip:
 class FileTable:
     """Indexed contents as columns, for filters and hits. One content may have several paths.
 
-    Times are in seconds since 1970, sizes in bytes. The paths of a content are in the order of their
+    Times are in seconds since 1970, sizes in bytes. Paths of a content are in the order of their
     indexing, and all values but ``paths`` and ``tags`` are those of the first. Unknown recording
     times and coordinates are NaN, unknown cameras are empty, and a camera is None if the tags of
     the file were not read yet.
