@@ -404,7 +404,7 @@ class Snapshot:
                 hashes = {number: hashes[number] for number in ids if number in hashes}
             else:
                 ids = set(map(int, content_ids))
-                rows = self.database.verified_rows_by("files", "content_id", sorted(ids))
+                rows = list(self.database.verified_rows_by("files", "content_id", sorted(ids)))
                 hashes = transcripts.content_hashes(self.database, ids)
             # Ids ascend in the order in which paths were indexed.
             files = [row[1:] for row in sorted(rows) if row[5] == "done"]
