@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -187,10 +189,28 @@ def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     try:
         for check in (check_output_file, check_output_folder):
-            with pytest.raises(UsageError, match="no permission"):
+            with pytest.raises(UsageError, match="Permission denied"):
                 check(tmp_path / "new")
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_read_only_disk_is_called_so(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a disk")
+    try:
+        (disk / "old.html").touch()
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        for check in (check_output_file, check_output_folder):
+            with pytest.raises(UsageError, match="Read-only file system"):
+                check(disk / "new")
+        with pytest.raises(UsageError, match="Read-only file system"):
+            check_output_file(disk / "old.html")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_what_can_be_written_is_accepted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hostile_work import SPLITTING
 from PIL import Image
 from test_videos import small_video
 
-from eaglenet.cli.results import save_hits
+from eaglenet.cli.results import SavedMoments, save_hits
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.indexing import decoding
 from eaglenet.indexing.files import LEADS_OUT, find_videos
@@ -144,7 +144,8 @@ def is_red(jpeg: bytes) -> bool:
 def save_all(engine: Engine, folder: Path) -> tuple[list[Path], list[str]]:
     """Save a hit in every way; return the files and the problems."""
     hits = engine.search("red", k=1)
-    saved = save_hits(engine, [SearchResult(Query("red"), hits)], folder, padding=0.0, form="sheet")
+    saved, results = SavedMoments(), [SearchResult(Query("red"), hits)]
+    save_hits(engine, results, folder, saved, padding=0.0, form="sheet")
     problems = list(saved.problems)
     try:
         write_reel(engine, folder / "reel.mp4", hits, 0.0)

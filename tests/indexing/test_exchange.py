@@ -25,6 +25,7 @@ from synthetic_store import DIM, FRAMES, BagMethod, add_file, content_of, make_s
 
 VECTORS = np.eye(2, 24, dtype=np.float32)
 FRAME_VALUES = 5 * 24
+UNKNOWN = ("recorded", "latitude", "longitude")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,22 @@ def test_other_programs_read_the_tables(store: Path, tmp_path: Path) -> None:
     assert set(table["path"].to_pylist()) == {f"/videos/{number}.mp4" for number in range(6)}
 
 
+def test_unknown_values_are_null_and_may_be_nan_in_an_import(store: Path, tmp_path: Path) -> None:
+    """Earlier versions wrote NaN."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    export_store(store, tmp_path / "tables", "parquet")
+    path = tmp_path / "tables" / "files.parquet"
+    rows = parquet.read_table(path)
+    for name in UNKNOWN:
+        assert rows[name].null_count == len(rows)
+        nan = pyarrow.array([float("nan")] * len(rows))
+        rows = rows.set_column(rows.column_names.index(name), name, nan)
+    parquet.write_table(rows, path)
+    import_store(tmp_path / "tables", tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(store)
+
+
 def test_csv_has_vectors_as_pgvector_reads_them(store: Path, tmp_path: Path) -> None:
     export_store(store, tmp_path / "tables", "csv")
     with (tmp_path / "tables" / "clips.csv").open(newline="") as stream:
@@ -120,7 +137,9 @@ def test_csv_has_vectors_as_pgvector_reads_them(store: Path, tmp_path: Path) -> 
     spans = {"number", "start", "end", "from_keyframes"}
     assert rows[3].keys() == {"clip_id", "content", "path", "vector", *spans}
     with (tmp_path / "tables" / "files.csv").open(newline="") as stream:
-        assert '/videos/bad, "bad".mp4' in {row["path"] for row in csv.DictReader(stream)}
+        files = list(csv.DictReader(stream))
+    assert '/videos/bad, "bad".mp4' in {row["path"] for row in files}
+    assert {row[name] for row in files for name in UNKNOWN} == {""}
     with pytest.raises(UsageError, match="parquet or lance"):
         import_store(tmp_path / "tables", tmp_path / "again")
     assert not (tmp_path / "again").exists()

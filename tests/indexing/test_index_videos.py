@@ -72,6 +72,16 @@ def test_replaces_changed_files_and_ignores_new_dates(videos: Path, bag: BagMeth
     assert len(clip_keys(videos.parent / "store")) == 5
 
 
+def test_a_hit_shows_the_path_that_was_indexed_first(videos: Path, bag: BagMethod) -> None:
+    run(videos, bag)
+    shutil.copy(videos / "first.mp4", videos / "first copy.mp4")  # First in the alphabet.
+    run(videos, bag)
+    filters = Filters(path="first*")
+    hit = Engine.open(videos.parent / "store", bag).search("red", k=1, filters=filters)[0]
+    assert Path(hit.path).name == "first.mp4"
+    assert [Path(path).name for path in hit.metadata["also_at"]] == ["first copy.mp4"]
+
+
 def test_same_content_is_encoded_once_and_outlives_its_first_path(
     videos: Path, bag: BagMethod
 ) -> None:

@@ -1,6 +1,7 @@
 """`eaglenet index`, `search` and `store` as a person runs them."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -201,6 +202,30 @@ def test_hits_are_saved_as_clips_and_as_a_page(world: Path, tmp_path: Path) -> N
     assert html.count("data:image/jpeg;base64,") == 2
     assert "<script>" not in html
     assert "red%20%26%20green.mp4" in html
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_results_are_printed_although_the_disk_is_full(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """After one of two clips was saved."""
+
+    def sync_if_room(path: Path) -> None:
+        if path.is_file() and list(tmp_path.glob("[!.]*.mp4")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("eaglenet.core.files.sync", sync_if_room)
+    command = ["search", "red", "--store", str(world / "store"), "--save-clips", str(tmp_path)]
+    result = runner.invoke(app, [*command, *(["--json"] if form == "json" else [])])
+    assert isinstance(result.exception, UsageError)
+    assert "No space left on device" in str(result.exception)
+    (saved,) = tmp_path.iterdir()
+    if form == "json":
+        hits = json.loads(result.stdout)["hits"]
+        assert [hit["saved"] for hit in hits] == [str(saved), None]
+        return
+    assert all(name in result.stdout for name in ("red & green.mp4", "blue.mp4"))
+    assert result.stdout.endswith(f"saved {saved}\n")
 
 
 def test_all_hits_are_saved_as_one_reel_and_as_a_timeline(world: Path, tmp_path: Path) -> None:
@@ -520,11 +545,13 @@ def test_commands_use_the_same_default_store(
     assert "searched 2 clips" in runner.invoke(app, ["search", "a red car"]).stderr
 
 
-def test_refuses_options_that_do_not_go_together(world: Path) -> None:
+def test_refuses_options_that_do_not_go_together(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.mp4").touch()
     wrong = {
         ("a car", "--save-as", "gif"): "needs a folder: --save-clips FOLDER",
         ("--similar", str(world / "videos" / "blue.mp4")): "is a file, not a clip id; use --video",
         ("--image", str(world / "videos" / "blue.mp4")): "is a video; use --video",
+        ("--image", str(tmp_path / "empty.mp4")): "empty.mp4: the file is empty (0 bytes)",
         ("--queries", "nosuch.txt"): "nosuch.txt: cannot be read as a text file: no such file",
         ("--similar", "3f9c"): "clip ids come from hits, like 3f9c-0",
     }

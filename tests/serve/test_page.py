@@ -323,6 +323,29 @@ def test_a_file_that_cannot_be_played_says_so(browser: object, address: str) -> 
     tab.context.close()
 
 
+def test_no_download_is_offered_for_a_deleted_file(browser: object, own_demo: DemoStore) -> None:
+    """The next hit, whose file is there, can be downloaded again."""
+    with own_demo.open() as engine, Running(engine, Settings()) as address:
+        first, second = (Path(hit.path) for hit in engine.search("red", k=2))
+        content = second.read_bytes()
+        first.unlink()
+        second.write_bytes(content[:-1])
+        tab = Watched(browser, address)
+        page = tab.page
+        page.goto("/?q=red")
+        page.locator("button.card").first.click()
+        for reason in ("no longer in the indexed folders", "has changed"):
+            wait_until(
+                page, f"document.querySelector('#cannot-play').textContent.includes({reason!r})"
+            )
+            assert page.locator("#cannot-play a").count() == 0
+            assert page.locator("#download").is_hidden()
+            page.click("#next")
+        wait_until(page, "document.querySelector('#video').readyState >= 1")
+        assert page.locator("#download").is_visible()
+        tab.context.close()
+
+
 def test_a_file_name_cannot_hide_or_reverse_its_characters(browser: object, address: str) -> None:
     """Joiners in emoji and in Persian stay. A copied path is the real one."""
     name = "a\u202egpj\u200d.\u06cc\u200c\u06cc \U0001f468\u200d\U0001f469.mp4"

@@ -72,7 +72,10 @@ def check_output_file(path: Path, suffixes: Sequence[str] = ()) -> None:
     if not os.path.exists(path):
         _check_writable(path.parent, path)
     elif not os.access(path, os.W_OK):
-        raise UsageError(f"{path}: cannot be written: no permission")
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def check_output_folder(folder: Path) -> None:
@@ -85,8 +88,6 @@ def _check_writable(folder: Path, path: Path) -> None:
         raise UsageError(f"{path}: cannot be written: there is no folder {folder}")
     if not os.path.isdir(folder):
         raise UsageError(f"{path}: cannot be written: {folder} is not a folder")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{path}: cannot be written: no permission to write into {folder}")
     try:
         require_writable(folder)
     except OSError as error:

@@ -355,12 +355,21 @@ class SavedMoments:
 
 
 def save_hits(
-    engine: Engine, results: Sequence[SearchResult], folder: Path, *, padding: float, form: str
-) -> SavedMoments:
-    """Save the moment of every hit, into one subfolder per query if there are several."""
+    engine: Engine,
+    results: Sequence[SearchResult],
+    folder: Path,
+    moments: SavedMoments,
+    *,
+    padding: float,
+    form: str,
+) -> None:
+    """Save the moment of every hit, into one subfolder per query if there are several.
+
+    Adds each to ``moments`` at once, so that they are known if saving another one fails.
+    """
     from eaglenet.video.saving import MomentSaver, moment_name
 
-    moments, used_paths = SavedMoments(), set[Path]()
+    used_paths = set[Path]()
     with MomentSaver() as saver:
         for number, result in enumerate(results):
             name = _folder_name(number, result.title)
@@ -382,7 +391,6 @@ def save_hits(
                         moments.problems.append(str(error))
                     else:
                         moments.paths[number, hit.clip_id] = str(target)
-    return moments
 
 
 def _folder_name(number: int, query: str) -> str:

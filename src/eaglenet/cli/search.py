@@ -268,6 +268,10 @@ def make_queries(
         )
     image, clip_id = source.get("image"), source.get("clip_id")
     if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
+        if os.path.isfile(image) and not os.path.getsize(image):
+            from eaglenet.video.input_file import EMPTY_FILE
+
+            raise UsageError(f"{image}: {EMPTY_FILE}")
         raise UsageError(f"--image {image} is a video; use --video {shell_quote(image)}")
     if clip_id is not None and Path(clip_id).exists():
         raise UsageError(
@@ -405,22 +409,30 @@ def _report(
     *,
     is_list: bool,
 ) -> None:
-    """Save and print results; ``is_list`` prints a JSON list even for one result."""
+    """Print and save results; ``is_list`` prints a JSON list even for one result."""
     moments = SavedMoments()
-    if output.save_clips is not None:
-        moments = save_hits(
-            engine, results, output.save_clips, padding=output.padding, form=output.save_as
-        )
-    # Printed before files are written, which may fail.
-    if output.as_json:
-        _print_json(results, moments, is_list=is_list)
-    else:
+    # Saving may fail: print before it, or in JSON, which has the paths, in spite of it.
+    if not output.as_json:
         for result in results:
             _print_result(engine, result, options, draw)
+    try:
+        if output.save_clips is not None:
+            save_hits(
+                engine,
+                results,
+                output.save_clips,
+                moments,
+                padding=output.padding,
+                form=output.save_as,
+            )
+    finally:
+        if output.as_json:
+            _print_json(results, moments, is_list=is_list)
+        else:
+            for path in moments.paths.values():
+                print_line(f"saved {path}")
     moments.problems.extend(_write_files(engine, results, output))
     if not output.as_json:
-        for path in moments.paths.values():
-            print_line(f"saved {path}")
         for file in (output.html, output.save_sheet, output.save_timeline, output.save_reel):
             if file is not None:
                 print_line(f"wrote {file}")

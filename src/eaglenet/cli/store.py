@@ -262,7 +262,7 @@ def export_tables(
     table_format: TableFormat = option(
         TableFormat.parquet,
         "Write parquet (needs eaglenet[parquet]), lance (needs eaglenet[lance]) or csv "
-        "(without features and thumbnails).",
+        "(with vectors, but without frame features and thumbnails).",
         name="--format",
     ),
 ) -> None:

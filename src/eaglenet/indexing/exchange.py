@@ -165,7 +165,7 @@ def _to_arrow(arrow: Any, values: Any) -> Any:
         # A copy: fields of features are not aligned, but Arrow requires it.
         flat = np.array(values, order="C").reshape(-1)
         return arrow.FixedSizeListArray.from_arrays(arrow.array(flat), values.shape[1])
-    return arrow.array(values)
+    return arrow.array(values, from_pandas=True)  # NaN becomes null.
 
 
 def _from_arrow(column: Any) -> Any:
@@ -179,7 +179,10 @@ def _from_arrow(column: Any) -> Any:
 
 
 def _write_csv(path: Path, chunks: Iterable[Columns]) -> int:
-    """Write ``[1,2,3]`` for a vector, as pgvector reads it; leave out other lists and bytes."""
+    """Write ``[1,2,3]`` for a vector, as pgvector reads it; leave out other lists and bytes.
+
+    Cells of unknown values (NaN) are empty.
+    """
     count = 0
     with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream:
         writer = csv.writer(stream)
@@ -202,7 +205,8 @@ def _is_plain(name: str, values: Any) -> bool:
 def _cells(values: Any) -> list[Any]:
     if isinstance(values, np.ndarray) and values.ndim == 2:
         return ["[" + ",".join(f"{value:.9g}" for value in row) + "]" for row in values]
-    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+    values = values.tolist() if isinstance(values, np.ndarray) else values
+    return [None if value != value else value for value in values]
 
 
 DESCRIPTION = "export.json"

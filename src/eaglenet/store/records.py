@@ -121,9 +121,10 @@ class Clip:
 class FileTable:
     """Indexed contents as columns, for filters and hits. One content may have several paths.
 
-    Times are in seconds since 1970, sizes in bytes. All values but ``paths`` and ``tags`` are those
-    of the first path in alphabetical order. Unknown recording times and coordinates are NaN,
-    unknown cameras are empty, and a camera is None if the tags of the file were not read yet.
+    Times are in seconds since 1970, sizes in bytes. Paths of a content are in the order of their
+    indexing, and all values but ``paths`` and ``tags`` are those of the first. Unknown recording
+    times and coordinates are NaN, unknown cameras are empty, and a camera is None if the tags of
+    the file were not read yet.
     """
 
     ids: NDArray[np.int64]

@@ -400,19 +400,19 @@ class Snapshot:
         """Return the files that can be found: those of some contents, or all."""
         with self._current(), self.database.reading():
             if content_ids is None:
-                rows = [row[1:] for row in self.database.verified_rows("files")]
-                ids = {row[3] for row in rows if row[4] == "done"}
+                rows = self.database.verified_rows("files")
+                ids = {row[4] for row in rows if row[5] == "done"}
                 hashes = dict(self.database.verified_rows("contents"))
                 hashes = {number: hashes[number] for number in ids if number in hashes}
             else:
                 ids = set(map(int, content_ids))
-                file_rows = self.database.verified_rows_by("files", "content_id", sorted(ids))
-                rows = [row[1:] for row in file_rows]
+                rows = list(self.database.verified_rows_by("files", "content_id", sorted(ids)))
                 hashes = transcripts.content_hashes(self.database, ids)
-            files = [row for row in rows if row[4] == "done"]
+            # Ids ascend in the order in which paths were indexed.
+            files = [row[1:] for row in sorted(rows) if row[5] == "done"]
             if ids != {row[3] for row in files} or len(hashes) != len(ids):
                 raise table_damage("files", self.location)
-        return _file_table(sorted(files), hashes, self.manifest.roots)
+        return _file_table(files, hashes, self.manifest.roots)
 
     # Transcripts
 
@@ -560,11 +560,12 @@ def _recording_time(group: Sequence[tuple[Any, ...]]) -> float | None:
 def _file_table(
     rows: Sequence[tuple[Any, ...]], hashes: dict[int, str], roots: tuple[str, ...]
 ) -> FileTable:
-    """Group rows of ``files``, sorted by path, by their content."""
-    groups: dict[int, list[tuple[Any, ...]]] = {}
+    """Group rows of ``files`` by their content; sort the groups by their first path."""
+    unsorted_groups: dict[int, list[tuple[Any, ...]]] = {}
     for row in rows:
         if row[3] in hashes:
-            groups.setdefault(row[3], []).append(row)
+            unsorted_groups.setdefault(row[3], []).append(row)
+    groups = dict(sorted(unsorted_groups.items(), key=lambda item: item[1][0][0]))
     first = [group[0] for group in groups.values()]
     return FileTable(
         ids=np.array(list(groups), np.int64),

@@ -100,6 +100,7 @@ export const open = (hit, all, seconds = hit.moment.start) => {
   next.disabled = index < 0 || index >= hits.length - 1;
   download.href = hit.video;
   download.download = hit.name;
+  download.hidden = false;
   for (const node of [video, track, again]) node.hidden = isImage(hit);
   imageView.hidden = !isImage(hit);
   if (isImage(hit)) showImage(hit);
@@ -127,13 +128,17 @@ const unloadVideo = () => {
   video.load();
 };
 
-const showFailure = (message) => {
+const NO_FILE = [404, 409, 410]; // Deleted or changed: it cannot be downloaded either.
+
+const showFailure = (message, status = 0) => {
   failure.replaceChildren(element("strong", "", message));
+  failure.hidden = false;
+  download.hidden = NO_FILE.includes(status);
+  if (download.hidden) return;
   const link = element("a", "", "Download the file to play it elsewhere");
   link.href = current.video;
   link.download = current.name;
   failure.append(link);
-  failure.hidden = false;
 };
 
 // A stream may start at a keyframe before the moment; the service reports its start.
@@ -141,6 +146,7 @@ const convert = async () => {
   const hit = current;
   const source = `${streamOf(hit)}?start=${startTime.toFixed(2)}`;
   let message = "This browser cannot play this file's codec.";
+  let status = 0;
   try {
     const answer = await fetch(source, { method: "HEAD" });
     if (answer.ok) {
@@ -150,11 +156,12 @@ const convert = async () => {
       return;
     }
     const problem = await fetch(source);
+    status = problem.status;
     if (!problem.ok) message = (await problem.json()).error.message;
   } catch {
     message = "The service cannot be reached.";
   }
-  if (hit === current) showFailure(message);
+  if (hit === current) showFailure(message, status);
 };
 
 video.addEventListener("loadedmetadata", () => {
@@ -173,15 +180,17 @@ imageView.addEventListener("error", async () => {
   if (!hit || !imageView.getAttribute("src")) return;
   const isThumbnail = imageView.getAttribute("src") === hit.thumbnail;
   let message = isThumbnail ? "This file has no thumbnail." : "";
+  let status = 0;
   try {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
+    status = answer.status;
     if (!answer.ok) message = (await answer.json()).error.message;
   } catch {
     message = "The service cannot be reached.";
   }
   if (hit !== current) return;
   if (message) {
-    showFailure(message);
+    showFailure(message, status);
     return;
   }
   imageView.src = hit.thumbnail; // Until the larger image is decoded.
@@ -204,7 +213,7 @@ video.addEventListener("error", async () => {
     const answer = await fetch(hit.video, { headers: { Range: "bytes=0-0" } });
     if (!answer.ok) {
       const { error } = await answer.json();
-      if (hit === current) showFailure(error.message);
+      if (hit === current) showFailure(error.message, answer.status);
       return;
     }
   } catch {
