@@ -250,16 +250,6 @@ def test_items_described_only_by_a_captioner_do_not_stop_an_evaluation(tmp_path:
     ]
 
 
-@pytest.mark.parametrize("option", [["--dry-run"], ["--json"], ["--log", "tensorboard"]])
-def test_training_of_towers_refuses_options_that_it_would_ignore(
-    tmp_path: Path, option: list[str]
-) -> None:
-    command = ["train", "small", "--output", str(tmp_path / "run"), *option]
-    result = CliRunner().invoke(app, command)
-    assert "use only --set, --device and --output" in str(result.exception)
-    assert not (tmp_path / "run").exists()
-
-
 def test_training_says_what_is_missing(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", "small", "--output", str(tmp_path / "run")])
     assert result.exit_code != 0

@@ -101,7 +101,7 @@ class PairSampler:
         if self.neighbours and self.batch_size % 2:
             raise ConfigError(
                 f"batch size {self.batch_size} divides pairs of videos, which training.neighbours "
-                f"keeps in one batch: --set {self.setting}={self.batch_size + 1}"
+                f"keeps in one batch; choose an even number with --set {self.setting}"
             )
 
     @property
