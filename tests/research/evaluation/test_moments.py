@@ -148,11 +148,16 @@ def test_published_formats_are_recognised_and_read(
 
 
 @pytest.mark.parametrize("content", [CHARADES, json.dumps(ACTIVITYNET)])
-def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: str) -> None:
+def test_spans_that_are_published_backwards_are_turned_and_reported(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "annotations"
     path.write_text(content)
     start, end = read_moments(path)[1].spans[0]
     assert start < end
+    (message,) = caplog.messages
+    where = "line 2" if content == CHARADES else "video "
+    assert message.startswith(f"1 span ends before the start, read the other way round: {where}")
 
 
 @pytest.mark.parametrize(
