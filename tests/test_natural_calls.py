@@ -217,7 +217,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     code = tmp_path / "code.py"
     code.write_text(
-        "import eaglenet\n"
+        "import datetime, eaglenet\n"
         "eaglenet.index('videos', workers=2, progress=False)\n"
         "eaglenet.index('videos', wrkers=2)\n"
         "with eaglenet.open() as engine:\n"
@@ -227,6 +227,9 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
         "    engine.search('a dog', shortlist='many')\n"
         "    all_hits: eaglenet.HitList = engine.search(eaglenet.Query('a', negatives=['b']))\n"
         "    engine.search('a dog', filters=eaglenet.Filters(tags=['sea']))\n"
+        "    eaglenet.Filters(after='2024-01-01', near='48.1,11.6', within='5km')\n"
+        "    eaglenet.Filters(before=datetime.date(2024, 1, 1), near=(48.1, 11.6), within=5)\n"
+        "    eaglenet.Filters(near=48.1)\n"
     )
     root = Path(__file__).parents[1]
     ended = subprocess.run(
@@ -240,7 +243,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
     # What mypy cached in an earlier run names the folder of that run.
     places = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
     lines = [Path(place).name for place in places]
-    assert lines == [f"code.py:{number}" for number in (3, 7, 8)], ended.stdout
+    assert lines == [f"code.py:{number}" for number in (3, 7, 8, 13)], ended.stdout
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:

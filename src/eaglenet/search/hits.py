@@ -372,9 +372,15 @@ class HitList(list[Hit]):
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas needs pandas: pip install pandas") from error
         frame = pandas.DataFrame(self._rows_with_times(), columns=COLUMNS)
-        return frame.astype(
-            {**dict.fromkeys(NUMBERS, "float64"), "recorded": "datetime64[ms, UTC]"}
-        )
+        text = pandas.Series(["text"]).dtype  # It depends on the version of pandas.
+        kinds = {
+            **dict.fromkeys(COLUMNS, text),
+            **dict.fromkeys(NUMBERS, "float64"),
+            "rank": "int64",
+            "recorded": "datetime64[ms, UTC]",
+            "steps": "object",
+        }
+        return frame.astype(kinds)
 
     def to_arrow(self) -> pyarrow.Table:
         """Return an Arrow table with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""
