@@ -394,7 +394,7 @@ def test_a_device_that_is_not_there_is_one_clear_error(world: Path, device: str)
     assert f"device {device}" in str(result.exception)
     assert not (world / "other").exists()
     with pytest.raises(UsageError, match=f"device {device}"):
-        Engine.open(world / "store", device=device).warm_up()
+        Engine.open(world / "store", device=device)
 
 
 @pytest.mark.parametrize(
