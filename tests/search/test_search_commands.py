@@ -417,6 +417,9 @@ def test_joins_words_without_quotes(world: Path) -> None:
     assert isinstance(result.exception, UsageError)
     assert "2 texts; search for one" in str(result.exception)
     assert "--queries FILE" in str(result.exception)
+    result = runner.invoke(app, ["search", store[1], "a red circle"])
+    assert f"{store[1]} is a store; search in it with --store {store[1]}" in str(result.exception)
+    assert isinstance(runner.invoke(app, ["search", "a " * 5000, "b"]).exception, UsageError)
 
 
 @pytest.mark.parametrize(

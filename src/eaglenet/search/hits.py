@@ -247,7 +247,7 @@ def rank_captions(
     k: int,
 ) -> list[CaptionHit]:
     """Return the k captions with the highest exact scores for one video."""
-    texts = clean_texts(captions)
+    texts = clean_texts(captions, "captions")
     scores, frame_scores = [], []
     for start in range(0, len(texts), CAPTION_BATCH):
         encoded_texts = model.encode_texts(texts[start : start + CAPTION_BATCH])

@@ -224,6 +224,19 @@ def test_the_command_prints_the_metrics(tmp_path: Path) -> None:
     assert "no annotated text" in str(result.exception)
 
 
+def test_stores_and_run_folders_are_told_apart(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", BagMethod())
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "store")])
+    assert isinstance(result.exception, UsageError)
+    assert "store is a store; score the moments found in it with --moments" in str(result.exception)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.json").write_text("{}")
+    command = ["evaluate", str(tmp_path / "run"), "--moments", str(tmp_path / "a.json")]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, UsageError)
+    assert "run is a run folder; --moments scores a store" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     "options", [["--hubness"], ["--noise-seeds", "3"], ["--precision", "bf16"], ["--sinkhorn", "5"]]
 )
