@@ -215,12 +215,9 @@ def clean_text(text: str) -> str:
     'a red car'
     """
     if not isinstance(text, str):
-        advice = ""
-        if isinstance(text, Mapping):
-            advice = "; convert it with eaglenet.search.grammar.from_json"
-        elif isinstance(text, Iterable) and not isinstance(text, bytes):
-            advice = "; pass a list to search_many"
-        raise UsageError(f"a query must be one text or a Query, not {_describe(text)}{advice}")
+        raise UsageError(
+            f"a query must be one text or a Query, not {_describe(text)}{_advice(text)}"
+        )
     characters = (
         character if character.isprintable() or character in "\u200d\ufe0f" else " "
         for character in text[:MAX_CHARACTERS]
@@ -245,6 +242,13 @@ def clean_texts(texts: Iterable[str], name: str) -> list[str]:
         if not text.strip():
             raise UsageError(f"{name}: one of the texts is empty")
     return [clean_text(text) for text in text_list]
+
+
+def _advice(value: object) -> str:
+    """Return what to do with a value that is not a text."""
+    if isinstance(value, Mapping):
+        return "; convert it with eaglenet.search.grammar.from_json"
+    return "; pass a list to search_many" if isinstance(value, list | tuple) else ""
 
 
 def _describe(value: object) -> str:
