@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ from eaglenet.research.data.demo.dataset import demo_split, render_clips, render
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import Filters, SearchOptions
-from eaglenet.search.query import Query
+from eaglenet.search.query import Query, clean_text
 from eaglenet.video.inputs import clips_of
 
 SENTENCES = ["a red circle moves", "a blue square grows", "a green triangle"]
@@ -107,7 +108,7 @@ def test_too_few_and_too_many_frames_are_filled_up_and_thinned(model: Method) ->
         ),
         (np.zeros((9, 9, 3), dtype=np.uint8), "is not a video"),
         (np.zeros((0, 9, 9, 3), dtype=np.uint8), "has no frames"),
-        ([], "is not a video"),
+        ([], "the list of videos is empty"),
         (7, "int 7 is not a video"),
     ],
 )
@@ -217,7 +218,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     code = tmp_path / "code.py"
     code.write_text(
-        "import eaglenet\n"
+        "import datetime, eaglenet\n"
         "eaglenet.index('videos', workers=2, progress=False)\n"
         "eaglenet.index('videos', wrkers=2)\n"
         "with eaglenet.open() as engine:\n"
@@ -227,6 +228,9 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
         "    engine.search('a dog', shortlist='many')\n"
         "    all_hits: eaglenet.HitList = engine.search(eaglenet.Query('a', negatives=['b']))\n"
         "    engine.search('a dog', filters=eaglenet.Filters(tags=['sea']))\n"
+        "    eaglenet.Filters(after='2024-01-01', near='48.1,11.6', within='5km')\n"
+        "    eaglenet.Filters(before=datetime.date(2024, 1, 1), near=(48.1, 11.6), within=5)\n"
+        "    eaglenet.Filters(near=48.1)\n"
     )
     root = Path(__file__).parents[1]
     ended = subprocess.run(
@@ -240,7 +244,7 @@ def test_type_checkers_know_the_options(tmp_path: Path) -> None:
     # What mypy cached in an earlier run names the folder of that run.
     places = [line.split(": ")[0] for line in ended.stdout.splitlines() if ": error: " in line]
     lines = [Path(place).name for place in places]
-    assert lines == [f"code.py:{number}" for number in (3, 7, 8)], ended.stdout
+    assert lines == [f"code.py:{number}" for number in (3, 7, 8, 13)], ended.stdout
 
 
 def test_an_option_that_index_does_not_have_is_named(tmp_path: Path) -> None:
@@ -297,6 +301,41 @@ def test_messages_name_arguments_not_options_of_the_command_line(
     with pytest.raises(EagleNetError, match=message) as error:
         call()
     assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (None, "not None"),
+        (5, "not int 5"),
+        ({"text": "a dog"}, "convert it with eaglenet.search.grammar.from_json"),
+        (["a dog"], "pass a list to search_many"),
+    ],
+)
+def test_what_is_no_query_is_refused(text: Any, advice: str) -> None:
+    with pytest.raises(UsageError, match="a query must be one text or a Query") as error:
+        clean_text(text)
+    assert str(error.value).endswith(advice)
+    assert ("search_many" in str(error.value)) == isinstance(text, list)
+
+
+def test_bad_negatives_are_named() -> None:
+    for negatives, problem in ((1, "not int 1"), ([1], "one of them is int 1"), ([" "], "empty")):
+        with pytest.raises(UsageError, match=f"^negatives: .*{problem}"):
+            Query("a fox", negatives=negatives)  # type: ignore[arg-type]
+
+
+def test_what_is_no_text_to_encode_is_refused(model: Method) -> None:
+    encode_text = inspect.unwrap(Method.encode_text)  # Without the checks of types in tests.
+    for texts, problem in ((None, "not None"), (5, "not 5"), (["a", None], "of them is None")):
+        with pytest.raises(UsageError, match=problem):
+            encode_text(model, texts)  # type: ignore[arg-type]
+
+
+def test_a_table_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "captions.csv").write_text("video,caption\na.mp4,a dog\n")
+    with pytest.raises(EagleNetError, match=r"captions.csv: .*\(not a file of tensors\)"):
+        eaglenet.load(tmp_path / "captions.csv")
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -125,7 +125,8 @@ def test_hits_become_a_data_frame(engine: Engine) -> None:
     assert list(HitList().to_pandas().columns) == COLUMNS
     # Without a value too: a mean of numbers that are all missing is NaN, not an error.
     assert (frame["confidence"].dtype, frame["latitude"].dtype) == ("float64", "float64")
-    assert HitList().to_pandas()["confidence"].dtype == "float64"
+    assert frame["rank"].dtype == "int64"
+    assert list(HitList().to_pandas().dtypes) == list(frame.dtypes)
 
 
 def test_tables_have_the_time_of_a_recording() -> None:

@@ -129,9 +129,10 @@ def test_ten_thousand_texts_are_queries_or_refused(
 
 @pytest.mark.parametrize("query", [["red", "car"], ("red",), None, 3, b"red", Path("red")])
 def test_refuses_what_is_no_text(engine: Engine, query: object) -> None:
-    with pytest.raises(UsageError, match="search_many"):
+    with pytest.raises(UsageError, match="a query must be one text or a Query, not") as error:
         engine.search(query)
-    with pytest.raises(UsageError, match="search_many"):
+    assert ("search_many" in str(error.value)) == isinstance(query, list | tuple)
+    with pytest.raises(UsageError, match="negatives: expected a list of texts; one of them is"):
         Query("red", negatives=[query])
 
 

@@ -434,7 +434,7 @@ def test_a_device_that_is_not_there_is_one_clear_error(world: Path, device: str)
     assert f"device {device}" in str(result.exception)
     assert not (world / "other").exists()
     with pytest.raises(UsageError, match=f"device {device}"):
-        Engine.open(world / "store", device=device).warm_up()
+        Engine.open(world / "store", device=device)
 
 
 @pytest.mark.parametrize(
@@ -457,6 +457,9 @@ def test_joins_words_without_quotes(world: Path) -> None:
     assert isinstance(result.exception, UsageError)
     assert "2 texts; search for one" in str(result.exception)
     assert "--queries FILE" in str(result.exception)
+    result = runner.invoke(app, ["search", store[1], "a red circle"])
+    assert f"{store[1]} is a store; search in it with --store {store[1]}" in str(result.exception)
+    assert isinstance(runner.invoke(app, ["search", "a " * 5000, "b"]).exception, UsageError)
 
 
 @pytest.mark.parametrize(

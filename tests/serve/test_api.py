@@ -143,6 +143,29 @@ def test_bad_exports_are_refused(client: TestClient, status: int, change: dict[s
     assert client.post("/api/export", json={**body, **change}).status_code == status
 
 
+def test_exported_moments_are_inside_their_file(client: TestClient, clip_id: str) -> None:
+    duration = client.get(f"/api/clips/{clip_id}").json()["duration"]
+    last = duration - 0.25
+
+    def export(start: float, end: float) -> tuple[int, str]:
+        moments = [{"clip_id": clip_id, "start": 0, "end": 1}]
+        moments.append({"clip_id": clip_id, "start": start, "end": end})
+        answer = client.post("/api/export", json={"moments": moments, "format": "csv"})
+        return answer.status_code, answer.text
+
+    status, text = export(1.5, 0.5)
+    assert status == 422
+    assert "body.moments.1: 1.5 to 0.5 s ends before it starts" in text
+    status, text = export(duration + 1, duration + 9)
+    assert status == 422
+    assert f"is outside this file, which lasts {duration:.2f} s" in text
+    # Rounded times of hits and links are cut at the end of the file.
+    for start, end in [(last, duration + 0.01), (duration, duration), (duration + 0.05, 1e4)]:
+        status, text = export(start, end)
+        assert status == 200, text
+        assert float(list(csv.DictReader(io.StringIO(text)))[1]["end_seconds"]) <= duration + 0.01
+
+
 def test_metrics_count_requests_by_route_and_not_by_address(
     client: TestClient, clip_id: str
 ) -> None:

@@ -176,6 +176,12 @@ async def use_tools_without_a_model(client: Client, saved: Path) -> None:
         with av.open(answer["path"]) as container:
             assert container.duration / av.time_base == pytest.approx(1.0, abs=0.2)
     assert sorted(os.listdir(saved)) == ["my clip (2).mp4", "my clip.mp4"]
+    text = await refusal(client, "save_clip", clip_id=clip_id, start=1, end=0)
+    assert "end 0 s is before start 1 s" in text
+    text = await refusal(client, "save_clip", clip_id=clip_id, start=1, end=1)
+    assert "1 to 1 s is empty" in text
+    text = await refusal(client, "save_clip", clip_id=clip_id, start=100, end=120)
+    assert "100 to 120 s is outside this file, which lasts" in text
 
 
 HOSTILE: list[tuple[str, dict[str, Any]]] = [

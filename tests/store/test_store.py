@@ -391,6 +391,8 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(StoreError, match=r"has other files in it \('letter.txt'\)"):
         LocalStore.exists(tmp_path)
+    with pytest.raises(StoreError, match=r"is not a store; name the folder of a store"):
+        LocalStore.open(tmp_path)
     with pytest.raises(StoreError, match="is a file"):
         LocalStore.exists(tmp_path / "letter.txt" / "store")
     assert not LocalStore.exists(tmp_path / "none")

@@ -16,6 +16,7 @@ from eaglenet.core.files import expand_home, write_json
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option, read_assignments
 from eaglenet.core.text import escape_lines, pluralize
+from eaglenet.models.files import EXPERIMENT
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,6 +112,13 @@ def evaluate(
             )
         _evaluate_moments(run, moments, device, output, as_json=as_json)
         return
+    from eaglenet.store.disk import has_database
+
+    if data is None and features is None and has_database(expand_home(run)):
+        raise UsageError(
+            f"{run} is a store; score the moments found in it with --moments FILE, or name a run "
+            "folder"
+        )
     with show_progress(quiet=as_json), activity("loading PyTorch"):
         from eaglenet.indexing.model import read_text_file
         from eaglenet.research.evaluation.metrics import EvaluationOptions
@@ -192,6 +200,8 @@ def _evaluate_moments(
     from eaglenet.research.evaluation.moments import evaluate_store
     from eaglenet.search.engine import Engine
 
+    if (expand_home(store) / EXPERIMENT).exists():
+        raise UsageError(f"{store} is a run folder; --moments scores a store: name its folder")
     texts = read_moments(annotations)
     with show_progress(quiet=as_json) as announce:
         result = evaluate_store(

@@ -33,6 +33,7 @@ from eaglenet.core.errors import (
     shell_quote,
     store_option,
 )
+from eaglenet.core.files import expand_home
 from eaglenet.core.hits import round_times
 from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.core.platform import data_folder
@@ -304,6 +305,13 @@ def join_words(words: Sequence[str]) -> str:
     'a red car'
     """
     if len(words) > 1 and any(" " in word for word in words):
+        from eaglenet.store.disk import has_database
+
+        for word in words:
+            if has_database(expand_home(word)):
+                raise UsageError(
+                    f"{word} is a store; search in it with --store {shell_quote(word)}"
+                )
         raise UsageError(
             f"{len(words)} texts; search for one at a time, or for the lines of a file: "
             "--queries FILE"

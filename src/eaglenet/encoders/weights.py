@@ -343,7 +343,9 @@ def read_torch_file(path: Path) -> Any:
         )
     except Exception as error:  # A damaged file can fail in any way.
         # Without torch's text, which advises to load files that run code.
-        raise ValueError(f"not a file of tensors ({type(error).__name__})") from error
+        name = type(error).__name__
+        cause = "" if name == "UnpicklingError" else f" ({name})"
+        raise ValueError(f"not a file of tensors{cause}") from error
 
 
 def read_weight_file(path: Path) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +146,13 @@ class Method(nn.Module, ABC):
         """
         if isinstance(texts, Tokens | TextFeatures):
             return self._encode_text(texts)
-        text_list = [texts] if isinstance(texts, str) else list(texts)
+        text_list = [texts] if isinstance(texts, str) else texts
+        if not isinstance(text_list, Iterable):
+            raise UsageError(f"expected a text or a list of texts, not {text_list!r:.60}")
+        text_list = list(text_list)
+        for text in text_list:
+            if not isinstance(text, str):
+                raise UsageError(f"expected a list of texts; one of them is {text!r:.60}")
         with torch.no_grad():
             return self._encode_text(self.tokenize(text_list).to(self.device))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
+from eaglenet.core.hardware import require_device
 from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.core.text import pluralize
@@ -31,6 +32,7 @@ from eaglenet.search.hits import (
     rank_captions,
 )
 from eaglenet.search.model import (
+    LIGHT_DEVICES,
     ManifestSource,
     NumpyModel,
     SearchModel,
@@ -106,10 +108,13 @@ class Engine:
 
         ``store`` defaults to ``EAGLENET_STORE``, or else to the store in the user's data folder.
         ``model`` is only needed if the model folder of the store has moved. ``device`` ``auto``
-        uses a GPU if there is one, and leaves a :class:`Method` on its device.
+        uses a GPU if there is one, and leaves a :class:`Method` on its device. A device that does
+        not exist here is an error.
         """
         if not isinstance(store, str | Path | None):
             raise UsageError(f"expected the location of a store, not {store!r:.60}")
+        if str(device) not in LIGHT_DEVICES:  # These need no torch, which takes long to import.
+            require_device(device)
         existing_store = open_store(store or default_store())
         return cls(existing_store, model=model, device=device, decoder=decoder)
 

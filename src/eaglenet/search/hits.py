@@ -247,7 +247,7 @@ def rank_captions(
     k: int,
 ) -> list[CaptionHit]:
     """Return the k captions with the highest exact scores for one video."""
-    texts = clean_texts(captions)
+    texts = clean_texts(captions, "captions")
     scores, frame_scores = [], []
     for start in range(0, len(texts), CAPTION_BATCH):
         encoded_texts = model.encode_texts(texts[start : start + CAPTION_BATCH])
@@ -372,9 +372,15 @@ class HitList(list[Hit]):
         except ModuleNotFoundError as error:
             raise UsageError("to_pandas needs pandas: pip install pandas") from error
         frame = pandas.DataFrame(self._rows_with_times(), columns=COLUMNS)
-        return frame.astype(
-            {**dict.fromkeys(NUMBERS, "float64"), "recorded": "datetime64[ms, UTC]"}
-        )
+        text = pandas.Series(["text"]).dtype  # It depends on the version of pandas.
+        kinds = {
+            **dict.fromkeys(COLUMNS, text),
+            **dict.fromkeys(NUMBERS, "float64"),
+            "rank": "int64",
+            "recorded": "datetime64[ms, UTC]",
+            "steps": "object",
+        }
+        return frame.astype(kinds)
 
     def to_arrow(self) -> pyarrow.Table:
         """Return an Arrow table with the columns of :meth:`to_rows`; ``recorded`` is a UTC time."""

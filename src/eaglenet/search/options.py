@@ -83,11 +83,12 @@ class Filters(SearchFields):
         ``/``; other patterns are compared with the name of the file and of each folder below the
         indexed one. Text without ``*``, ``?`` and ``[`` may occur anywhere in the path. Case and
         accents are ignored, and brackets also match literally.
-    after, before: time of the recording in seconds since 1970; the modification time if a file
-        does not say when it was recorded. ``after`` is inclusive.
-    near: degrees north and east, ``"48.1,11.6"``, or a name (:mod:`eaglenet.search.places`); files
-        without a place do not match.
-    within: largest distance from ``near`` in kilometres, or as ``"800m"``.
+    after, before: time of the recording: ``"2026-05-31"``, a ``date`` or ``datetime``, or seconds
+        since 1970, which are stored; the modification time if a file does not say when it was
+        recorded. ``after`` is inclusive.
+    near: degrees north and east, ``(48.1, 11.6)`` or ``"48.1,11.6"``, or a name
+        (:mod:`eaglenet.search.places`); stored as numbers. Files without a place do not match.
+    within: largest distance from ``near`` in kilometres, or as ``"800m"``; stored as kilometres.
     camera: part of the make and model; case is ignored.
     min_duration, max_duration: duration of the file in seconds, inclusive.
     tags: tags that the file must have; case is ignored.
@@ -101,7 +102,7 @@ class Filters(SearchFields):
         metavar="PATTERN",
         parse=expand_path,
     )
-    after: float | None = option(
+    after: float | str | date | None = option(
         None,
         "Only recordings since a date, like 2026-05-31. For files without a recording "
         "date, the modification time counts.",
@@ -109,10 +110,10 @@ class Filters(SearchFields):
         metavar="DATE",
         parse=parse_date,
     )
-    before: float | None = option(
+    before: float | str | date | None = option(
         None, "Only recordings before a date.", group="Filters", metavar="DATE", parse=parse_date
     )
-    near: tuple[float, float] | None = option(
+    near: str | tuple[float, float] | Place | None = option(
         None,
         "Only recordings near '48.1,11.6' (degrees north and east), or near a town of "
         "the table EAGLENET_PLACES.",
@@ -120,7 +121,7 @@ class Filters(SearchFields):
         metavar="PLACE",
         type=str,
     )
-    within: float | None = option(
+    within: float | str | None = option(
         None,
         "Set the distance for --near: 5km, 800m or 3mi. Default: 10km.",
         group="Filters",
@@ -171,11 +172,17 @@ class Filters(SearchFields):
             raise UsageError(
                 f"no file lasts at least {shortest:g} s and at most {longest:g} s; swap the two"
             )
-        if self.after is not None and self.before is not None and self.after >= self.before:
+        after, before = self.times
+        if after is not None and before is not None and after >= before:
             raise UsageError("no file is newer than 'after' and older than 'before'; swap the two")
 
     def __bool__(self) -> bool:
         return self != Filters()
+
+    @property
+    def times(self) -> tuple[float | None, float | None]:
+        """``after`` and ``before`` in seconds since 1970."""
+        return _seconds("after", self.after), _seconds("before", self.before)
 
     def matches(self, files: FileTable) -> NDArray[np.bool_]:
         """Return the mask of the files that meet all conditions."""
@@ -217,12 +224,14 @@ class Filters(SearchFields):
 
     def _conditions(self, files: FileTable) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Yield the title of each condition, and the mask of the files that meet it."""
-        if self.after is not None:
-            yield f"a date since {_date(self.after)}", files.dates >= self.after
-        if self.before is not None:
-            yield f"a date before {_date(self.before)}", files.dates < self.before
-        if self.near is not None:
-            place, radius = Place(*self.near), self.within or DEFAULT_KILOMETRES
+        after, before = self.times
+        if after is not None:
+            yield f"a date since {_date(after)}", files.dates >= after
+        if before is not None:
+            yield f"a date before {_date(before)}", files.dates < before
+        degrees = _degrees(self.near)
+        if degrees is not None:
+            place, radius = Place(*degrees), _kilometres(self.within) or DEFAULT_KILOMETRES
             # False where a file has no place: its distance is NaN.
             is_near = distances(place, files.latitudes, files.longitudes) <= radius
             title = f"a place within {radius:g} km of {place.latitude:g},{place.longitude:g}"
@@ -449,12 +458,9 @@ class SearchOptions(SearchFields):
         if dates is None:
             return self
         filters = self.filters
-        after = max(
-            (time for time in (filters.after, dates.after) if time is not None), default=None
-        )
-        before = min(
-            (time for time in (filters.before, dates.before) if time is not None), default=None
-        )
+        after, before = filters.times
+        after = max((time for time in (after, dates.after) if time is not None), default=None)
+        before = min((time for time in (before, dates.before) if time is not None), default=None)
         if after is not None and before is not None and after >= before:
             raise UsageError(
                 f"{dates.phrase!r} in the text is outside 'after' and 'before'; remove one of "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,7 +87,7 @@ class Query(NamedFields):
             object.__setattr__(self, "text", clean_text(self.text))
         if self.image is not None:
             object.__setattr__(self, "image", _read_image(self.image))
-        object.__setattr__(self, "negatives", tuple(clean_texts(self.negatives)))
+        object.__setattr__(self, "negatives", tuple(clean_texts(self.negatives, "negatives")))
         if self.negatives and self.text is None:
             raise UsageError(f"negatives work with a text only, not with {names[0]}")
 
@@ -216,7 +216,7 @@ def clean_text(text: str) -> str:
     """
     if not isinstance(text, str):
         raise UsageError(
-            f"a query must be one text, not {_describe(text)}; pass a list to search_many"
+            f"a query must be one text or a Query, not {_describe(text)}{_advice(text)}"
         )
     characters = (
         character if character.isprintable() or character in "\u200d\ufe0f" else " "
@@ -228,11 +228,27 @@ def clean_text(text: str) -> str:
     return line
 
 
-def clean_texts(texts: Iterable[str]) -> list[str]:
-    """Apply :func:`clean_text` to each text; refuse a single text, which is also iterable."""
+def clean_texts(texts: Iterable[str], name: str) -> list[str]:
+    """Apply :func:`clean_text` to each text; refuse a single text, which is also iterable.
+
+    ``name``: name of the argument, for errors.
+    """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        raise UsageError(f"expected a list of texts, not {_describe(texts)}")
-    return [clean_text(text) for text in texts]
+        raise UsageError(f"{name}: expected a list of texts, not {_describe(texts)}")
+    text_list = list(texts)
+    for text in text_list:
+        if not isinstance(text, str):
+            raise UsageError(f"{name}: expected a list of texts; one of them is {_describe(text)}")
+        if not text.strip():
+            raise UsageError(f"{name}: one of the texts is empty")
+    return [clean_text(text) for text in text_list]
+
+
+def _advice(value: object) -> str:
+    """Return what to do with a value that is not a text."""
+    if isinstance(value, Mapping):
+        return "; convert it with eaglenet.search.grammar.from_json"
+    return "; pass a list to search_many" if isinstance(value, list | tuple) else ""
 
 
 def _describe(value: object) -> str:

@@ -46,6 +46,7 @@ from eaglenet.serve.schemas import (
     RecordingBody,
     SearchBody,
     SearchParameters,
+    SelectedMoment,
     SeveralBody,
     SeveralQueries,
     SpanBody,
@@ -64,6 +65,8 @@ ClipId = Annotated[
 ]
 MAX_FOLDERS = 500
 MAX_TIMELINE_CLIPS = 1000
+TIME_TOLERANCE = 0.1
+"""Seconds that a moment may start after the end of its file: links round to tenths of a second."""
 COMMON = (400, 401, 403, 404, 421, 422, 429, 431, 500, 503, 504)
 
 BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -456,6 +459,9 @@ async def export(request: Request, parameters: ExportParameters) -> Response:
         path = shown_path(state, files.paths[0][0])
         # Absolute, because a relative path would be resolved in the folder of the service.
         path = path if state.settings.local or "://" in path else f"/{path}"
+        duration = float(files.durations[0])
+        if duration:  # The span of an image has no meaning.
+            _check_span(moment, max(duration, clip.end), f"body.moments.{rank - 1}")
         span = Moment(moment.start, max(moment.start, moment.end), moment.start)
         hits.append(
             Hit(
@@ -465,13 +471,24 @@ async def export(request: Request, parameters: ExportParameters) -> Response:
                 moment.score,
                 moment.score,
                 span,
-                float(files.durations[0]),
+                duration,
                 confidence=moment.confidence,
             )
         )
     content = await state.exports.write(hits, parameters.title, parameters.format)
     headers = {"Content-Disposition": f'attachment; filename="moments.{parameters.format}"'}
     return Response(content, media_type=MEDIA_TYPES[parameters.format], headers=headers)
+
+
+def _check_span(moment: SelectedMoment, duration: float, where: str) -> None:
+    """Refuse a span that is not in the file; an end after that of the file is cut later."""
+    times = f"{moment.start:g} to {moment.end:g} s"
+    hint = "send start and end of the moment of a hit, in seconds of the file"
+    if moment.end < moment.start:
+        raise Problem(422, f"{where}: {times} ends before it starts", hint=hint)
+    if moment.start > duration + TIME_TOLERANCE:
+        text = f"{where}: {times} is outside this file, which lasts {duration:.2f} s"
+        raise Problem(422, text, hint=hint)
 
 
 @router.get("/clips/{clip_id}/timeline", tags=["clips"], responses=error_responses(404))

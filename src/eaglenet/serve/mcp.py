@@ -504,7 +504,11 @@ def _span(
         return 0.0, 0.0
     if start is not None and end is None:
         last = max(clip.end, start + 1)
-    if not first < last or first >= duration:
+    if last < first:
+        raise ToolError(f"end {last:g} s is before start {first:g} s; exchange them")
+    if first == last:
+        raise ToolError(f"{first:g} to {last:g} s is empty; give an end after the start")
+    if first >= duration:
         raise ToolError(
             f"{first:g} to {last:g} s is outside this file, which lasts {duration:.2f} s"
         )

@@ -127,13 +127,13 @@ class SearchParameters(BaseModel):
             raise Problem(400 if is_pair else 404, str(error), hint=hint) from None
         filters = Filters(
             path=self.path,
-            after=self.after,  # type: ignore[arg-type]
-            before=self.before,  # type: ignore[arg-type]
+            after=self.after,
+            before=self.before,
             min_duration=self.min_duration,
             max_duration=self.max_duration,
             tags=tuple(self.tag),
-            near=near,  # type: ignore[arg-type]
-            within=self.within,  # type: ignore[arg-type]
+            near=near,
+            within=self.within,
             camera=self.camera,
         )
         return SearchOptions(filters, self.group, SHORTLIST, keep_duplicates=self.keep_duplicates)

@@ -39,6 +39,11 @@ LOCK = "writer.lock"
 DATABASE = "store.db"
 
 
+def has_database(folder: Path) -> bool:
+    """Return whether a folder has the database of a store; False for what cannot be a path."""
+    return os.path.exists(folder / DATABASE)
+
+
 class DamageError(StoreError):
     """Part of a store is damaged. The message names it and the repair command."""
 

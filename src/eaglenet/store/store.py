@@ -85,7 +85,8 @@ class LocalStore:
         return str(self.folder)
 
     @classmethod
-    def exists(cls, location: str | Path) -> bool:
+    def exists(cls, location: str | Path, advice: str = "use another folder") -> bool:
+        """Return whether a folder has a store; raise ``StoreError`` if it cannot have one."""
         folder = path_of(location)
         if (folder / DATABASE).exists():
             return True
@@ -99,15 +100,14 @@ class LocalStore:
         others = [path.name for path in folder.iterdir() if not _is_ours(path.name)]
         if others:
             raise StoreError(
-                f"{folder} has other files in it ({others[0]!r:.60}) and is not a store; "
-                "use another folder"
+                f"{folder} has other files in it ({others[0]!r:.60}) and is not a store; {advice}"
             )
         return False
 
     @classmethod
     def open(cls, location: str | Path) -> Self:
         folder = path_of(location)
-        if not cls.exists(folder):
+        if not cls.exists(folder, advice="name the folder of a store"):
             raise StoreError(
                 f"no store at {folder}; create one with: eaglenet index PATH{store_option(folder)}"
             )

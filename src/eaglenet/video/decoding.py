@@ -443,9 +443,31 @@ class QueryRequest(NamedTuple):
     window: Window | None = None
 
 
-def require_video(path: str) -> None:
-    """Raise an error if a file cannot be opened as a video or an image."""
-    probe(path)
+@dataclass(frozen=True)
+class WindowsRequest:
+    """Windows of a file to check; None is the whole file."""
+
+    path: str
+    windows: tuple[Window | None, ...] = (None,)
+
+
+def check_windows(request: WindowsRequest) -> list[str]:
+    """Return the problem of each window that is outside its file, else an empty text.
+
+    Raise an error if the file cannot be opened as a video or an image.
+    """
+    if probe(request.path).is_image or not any(request.windows):
+        return [""] * len(request.windows)
+    problems = []
+    with open_video(request.path, threads=1) as source:
+        for window in request.windows:
+            try:
+                if window is not None:
+                    clip_window(source, window)
+                problems.append("")
+            except VideoDecodeError as error:
+                problems.append(error.cause)
+    return problems
 
 
 def decode_query(request: QueryRequest) -> DecodedVideo:

@@ -66,7 +66,9 @@ def clips_of(videos: Any, spec: FrameSpec) -> FrameBatch:
         if videos.ndim == 5:
             return FrameBatch.concatenate([clips_of_frames(video, spec) for video in videos])
         return clips_of_frames(videos, spec)
-    if isinstance(videos, Sequence) and len(videos):
+    if isinstance(videos, Sequence) and not isinstance(videos, bytes):
+        if not len(videos):
+            raise UsageError("the list of videos is empty; pass at least one")
         return FrameBatch.concatenate([clips_of(video, spec) for video in videos])
     raise UsageError(f"{type(videos).__name__} {videos!r:.60} is not a video; {EXPECTED}")
 

@@ -256,10 +256,17 @@ def test_rendering_of_the_demo_world_is_named(
     assert activities == ["rendering the val split of the demo world"]
 
 
-def test_every_window_of_a_file_is_decoded(tmp_path: Path, clip: bytes) -> None:
+@pytest.mark.parametrize("decode", [True, False])
+def test_every_window_of_a_file_is_checked(tmp_path: Path, clip: bytes, decode: bool) -> None:
     (tmp_path / "a.mp4").write_bytes(clip)
+    (tmp_path / "b.mp4").write_bytes(clip)
     rows = ["video,caption,start,end", "a.mp4,late,50,60", "a.mp4,early,0,1"]
+    rows += ["a.mp4,at the end,2,3", "a.mp4,longer,1,2.5", "b.mp4,all,,"]
     (tmp_path / "captions.csv").write_text("\n".join(rows))
-    report = check_dataset("folder", tmp_path, splits=["all"], decode=True, workers=0)
-    assert [entry.video_id for entry in report.splits[0].undecodable] == ["a.mp4#50-60"]
+    report = check_dataset("folder", tmp_path, splits=["all"], decode=decode, workers=0)
+    problems = {each.video_id: each.reason for each in report.splits[0].undecodable}
+    assert list(problems) == ["a.mp4#50-60", "a.mp4#2-3"]
+    reason = "the window 50-60 s lies outside the video (0.00-2.00 s)"
+    assert problems["a.mp4#50-60"].endswith(reason)
+    assert report.splits[0].num_usable == 3
     assert report.exit_code == 3

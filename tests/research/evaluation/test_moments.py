@@ -149,11 +149,16 @@ def test_published_formats_are_recognised_and_read(
 
 
 @pytest.mark.parametrize("content", [CHARADES, json.dumps(ACTIVITYNET)])
-def test_spans_that_are_published_backwards_are_turned(tmp_path: Path, content: str) -> None:
+def test_spans_that_are_published_backwards_are_turned_and_reported(
+    tmp_path: Path, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "annotations"
     path.write_text(content)
     start, end = read_moments(path)[1].spans[0]
     assert start < end
+    (message,) = caplog.messages
+    where = "line 2" if content == CHARADES else "video "
+    assert message.startswith(f"1 span ends before the start, read the other way round: {where}")
 
 
 @pytest.mark.parametrize(
@@ -235,6 +240,19 @@ def test_the_command_prints_the_metrics(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert "no annotated text" in str(result.exception)
+
+
+def test_stores_and_run_folders_are_told_apart(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", BagMethod())
+    result = CliRunner().invoke(app, ["evaluate", str(tmp_path / "store")])
+    assert isinstance(result.exception, UsageError)
+    assert "store is a store; score the moments found in it with --moments" in str(result.exception)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.json").write_text("{}")
+    command = ["evaluate", str(tmp_path / "run"), "--moments", str(tmp_path / "a.json")]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, UsageError)
+    assert "run is a run folder; --moments scores a store" in str(result.exception)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import os
 import re
 from collections import Counter
@@ -23,6 +24,8 @@ from eaglenet.core.errors import DatasetError, UsageError, cause_of
 from eaglenet.core.files import expand_home
 from eaglenet.research.data.records import check_id, clean_captions, report_empty_captions
 from eaglenet.video.containers import VIDEO_SUFFIXES
+
+logger = logging.getLogger(__name__)
 
 LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null", ".gif"}
 """Extensions in lists of videos; DiDeMo has .null, TGIF has .gif."""
@@ -376,6 +379,7 @@ def read_qvhighlights(content: str) -> list[MomentText]:
 def read_charades_sta(content: str) -> list[MomentText]:
     """Read lines ``VIDEO START END##text``, in seconds."""
     texts = []
+    reversed_at: list[str] = []
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
@@ -385,20 +389,38 @@ def read_charades_sta(content: str) -> list[MomentText]:
         video, start, end, text = match.groups()
         with _name_entry(f"line {number}"):
             # A few published spans are reversed.
-            low, high = sorted((float(start), float(end)))
-            texts.append(MomentText(video, text, ((low, high),)))
+            first, last = float(start), float(end)
+            reversed_at += [f"line {number}"] * (last < first)
+            span = (last, first) if last < first else (first, last)
+            texts.append(MomentText(video, text, (span,)))
+    _report_reversed(reversed_at)
     return texts
 
 
 def read_activitynet(content: str) -> list[MomentText]:
     """Read ``{"v_ID": {"timestamps": [[start, end], ...], "sentences": [...]}}``, in seconds."""
     texts = []
+    reversed_at: list[str] = []
     for video, entry in untrusted.parse_json(content).items():
         with _name_entry(f"video {video!r}"):
-            for span, text in zip(entry["timestamps"], entry["sentences"], strict=True):
-                low, high = sorted(map(float, span))  # Some published spans are reversed.
-                texts.append(MomentText(video, text, ((low, high),)))
+            for times, text in zip(entry["timestamps"], entry["sentences"], strict=True):
+                first, last = map(float, times)
+                reversed_at += [f"video {video!r}"] * (last < first)  # As some published ones are.
+                span = (last, first) if last < first else (first, last)
+                texts.append(MomentText(video, text, (span,)))
+    _report_reversed(reversed_at)
     return texts
+
+
+def _report_reversed(entries: Sequence[str]) -> None:
+    """Log the number of spans that end before they start; published files have a few."""
+    if entries:
+        logger.warning(
+            "%s before the start, read the other way round: %s%s",
+            "1 span ends" if len(entries) == 1 else f"{len(entries)} spans end",
+            ", ".join(entries[:5]),
+            ", ..." if len(entries) > 5 else "",
+        )
 
 
 READERS: Mapping[str, Callable[[str], list[MomentText]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglenet.core.errors import DatasetError, UsageError
 from eaglenet.core.progress import Progress, report_progress
@@ -13,6 +13,9 @@ from eaglenet.core.text import pluralize
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
 from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoRecord
+
+if TYPE_CHECKING:
+    from eaglenet.video.decoding import WindowsRequest
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def check_dataset(
     if not loaded_splits:
         raise DatasetError("; ".join(dict.fromkeys(errors.values())))
     records = {
-        _content(video, decode): video
+        _content(video): video
         for split in loaded_splits
         for video in split.videos
         if video.path is not None
@@ -139,8 +142,8 @@ def check_dataset(
     reports = tuple(
         report_split(
             split,
-            {video.video_id: problems[_content(video, decode)] for video in split.videos
-             if _content(video, decode) in problems},
+            {video.video_id: problems[_content(video)] for video in split.videos
+             if _content(video) in problems},
             [video.video_id for video in split.missing],
             list(finder.ambiguous(split.video_ids)),
         )
@@ -150,11 +153,11 @@ def check_dataset(
 
 
 Content = tuple[Path | None, tuple[float, float] | None]
-"""File of a video, and its window in seconds if that is decoded."""
+"""File of a video, and its window in seconds."""
 
 
-def _content(video: VideoRecord, decode: bool) -> Content:
-    return video.path, video.window if decode else None
+def _content(video: VideoRecord) -> Content:
+    return video.path, video.window
 
 
 def report_split(
@@ -196,21 +199,46 @@ def find_overlaps(splits: Sequence[Split]) -> dict[str, tuple[str, ...]]:
 def probe_all(
     records: Mapping[Content, VideoRecord], workers: int
 ) -> Iterator[tuple[Content, str | None]]:
-    """Open files in confined processes; yield each with its problem, or None."""
-    from eaglenet.video.decoding import require_video
+    """Open files in confined processes; yield each window with its problem, or None.
+
+    A window outside its file is a problem, as for training.
+    """
+    from eaglenet.video.decoding import WindowsRequest, check_windows
     from eaglenet.video.input_file import share_file
     from eaglenet.video.limits import Limits
     from eaglenet.video.pool import Access, Budget, Failure, map_ahead
 
     limits = Limits()
-    budget: Budget[str] = Budget(limits.memory, str, lambda path: limits.time_for(0.0, path))
-    access: Access[str, None] = Access(share=share_file)
-    paths = [str(video.path) for video in records.values()]
-    outcomes = map_ahead(
-        require_video, paths, workers=max(1, workers), budget=budget, access=access
+    budget: Budget[WindowsRequest] = Budget(
+        limits.memory,
+        lambda request: request.path,
+        lambda request: limits.time_for(0.0, request.path),
     )
-    for content, outcome in zip(records, outcomes, strict=True):
-        yield content, outcome.reason if isinstance(outcome, Failure) else None
+    access: Access[WindowsRequest, list[str]] = Access(
+        share=lambda request: share_file(request.path), check=_check_problems
+    )
+    by_path: dict[Path | None, list[Content]] = {}
+    for content in records:
+        by_path.setdefault(content[0], []).append(content)
+    requests = [
+        WindowsRequest(str(path), tuple(window for _, window in contents))
+        for path, contents in by_path.items()
+    ]
+    outcomes = map_ahead(
+        check_windows, requests, workers=max(1, workers), budget=budget, access=access
+    )
+    for contents, outcome in zip(by_path.values(), outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            yield from ((content, outcome.reason) for content in contents)
+        else:
+            for content, problem in zip(contents, outcome.result, strict=True):
+                yield content, problem or None
+
+
+def _check_problems(request: WindowsRequest, problems: list[str]) -> None:
+    """Raise ``ValueError`` if the reply of a worker does not fit its request."""
+    if len(problems) != len(request.windows):
+        raise ValueError(f"{len(problems)} results for {len(request.windows)} windows")
 
 
 def decode_files(
