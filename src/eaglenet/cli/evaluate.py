@@ -222,7 +222,7 @@ def metrics(
     video_of_text: Path | None = option(
         None,
         "Read the index of each text's video (from 0): .npy, .json list, or one number per "
-        "line; default: text i belongs to video i.",
+        "line; default: SIM.videos.npy if it exists, else text i belongs to video i.",
     ),
     dual_softmax: bool = option(False, "Also apply the dual softmax over all queries."),
     qb_norm: Path | None = option(
@@ -258,6 +258,10 @@ def metrics(
         return bank
 
     scores = post.read_scores(scores_file)
+    # `evaluate --scores` writes it.
+    file_beside = scores_file.with_suffix(".videos.npy")
+    if video_of_text is None and file_beside.is_file():
+        video_of_text = file_beside
     video_indices = (
         post.read_video_of_text(video_of_text, len(scores))
         if video_of_text is not None
@@ -265,6 +269,8 @@ def metrics(
     )
     plain = retrieval_metrics(scores, video_indices)
     record = {"texts": scores.shape[0], "videos": scores.shape[1], **plain.to_dict()}
+    if video_of_text is not None:
+        record["video_of_text"] = str(video_of_text)
     lenient = retrieval_metrics(scores, video_indices, ties="for")
     if lenient != plain:
         record["ties_for_the_model"] = lenient.to_dict()
@@ -297,10 +303,15 @@ def metrics(
         _print_table(record)
 
 
-def _print_table(record: dict[str, object]) -> None:
+def _print_table(record: dict[str, Any]) -> None:
+    from eaglenet.research.evaluation.evaluate import GROUPED_CAPTIONS
+
     names = ("R@1", "R@5", "R@10", "MdR", "MnR")
-    texts, videos = (pluralize(int(str(record[name])), name[:-1]) for name in ("texts", "videos"))
-    print(f"{texts} x {videos}")
+    texts, videos = (pluralize(record[name], name[:-1]) for name in ("texts", "videos"))
+    print_line(
+        f"{texts} x {videos}"
+        + (f"; video of each text: {record['video_of_text']}" if "video_of_text" in record else "")
+    )
     print(f"{'':32}" + "".join(f"{name:>8}" for name in names))
     titles = {"t2v": "text-to-video", "v2t": "video-to-text"}
     for prefix, metrics in (
@@ -319,7 +330,9 @@ def _print_table(record: dict[str, object]) -> None:
                 print(f"{prefix + title:32}{row}")
         if "Rsum" in metrics:
             print(f"{prefix + 'Rsum':32}{metrics['Rsum']:8.2f}")
-    num_textless = int(str(record["videos"])) - int(record["v2t"]["queries"])  # type: ignore[index]
+    if record["v2t"]["queries"] < record["t2v"]["queries"]:
+        print(f"video-to-text: {GROUPED_CAPTIONS}")
+    num_textless = record["videos"] - record["v2t"]["queries"]
     if num_textless:
         print(f"{num_textless} videos have no text: they are candidates, but not queries")
     if "ties_for_the_model" in record:

@@ -149,6 +149,18 @@ def test_a_video_without_captions_makes_the_check_incomplete(tmp_path: Path, fil
     assert report.exit_code == 3
 
 
+def test_empty_captions_are_told_once_and_not_per_split(
+    tmp_path: Path, files: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    files.touch(tmp_path, "a.mp4", "b.mp4")
+    (tmp_path / "captions.csv").write_text("video,caption\na.mp4,a dog\nb.mp4,\n")
+    report = check_dataset("folder", tmp_path)
+    assert caplog.messages == [f"folder: skipped 1 empty caption of '{tmp_path}'"]
+    assert [problem.video_id for problem in report.splits[0].left_out] == ["b.mp4"]
+    check_dataset("folder", tmp_path)
+    assert len(caplog.messages) == 2  # Once per check.
+
+
 def test_wrong_options_are_refused(root: Path) -> None:
     with pytest.raises(UsageError, match=r"unknown setting 'vatex.trian'"):
         run("check", "vatex", "--root", root, "--set", "trian=7k")

@@ -51,6 +51,21 @@ def test_many_captions_with_a_mapping_in_any_form(tmp_path: Path, suffix: str) -
     assert record["Rsum"] == pytest.approx(record["t2v"]["Rsum"] + record["v2t"]["Rsum"])
 
 
+def test_the_mapping_that_evaluate_writes_beside_the_scores_is_used(tmp_path: Path) -> None:
+    scores, mapping = tmp_path / "sim.npy", tmp_path / "sim.videos.npy"
+    np.save(scores, np.random.default_rng(0).random((3, 3)))
+    np.save(mapping, np.array([0, 0, 1]))  # Also for a square matrix.
+    record = run(scores)
+    assert (record["t2v"]["queries"], record["v2t"]["queries"]) == (3, 2)
+    assert record["video_of_text"] == str(mapping)
+    text = CliRunner().invoke(app, ["metrics", str(scores)]).stdout
+    assert f"video of each text: {mapping}" in text
+    assert "video-to-text: captions of one video are one candidate" in text
+    other = tmp_path / "other.json"
+    other.write_text("[0, 1, 2]")
+    assert run(scores, "--video-of-text", other)["v2t"]["queries"] == 3
+
+
 def test_post_processing_is_labelled_and_leaves_the_plain_numbers(
     tmp_path: Path, square: Path
 ) -> None:
@@ -62,6 +77,7 @@ def test_post_processing_is_labelled_and_leaves_the_plain_numbers(
     assert set(record) - set(plain) == {"dual_softmax", "qb_norm"}
     text = CliRunner().invoke(app, ["metrics", str(square), "--dual-softmax"]).stdout
     assert "dual softmax, text-to-video" in text
+    assert "are one candidate" not in text  # One caption per video.
     assert "not comparable" in text
 
 

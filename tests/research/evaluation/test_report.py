@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.research.data.sources import Source
+from eaglenet.research.evaluation import figures as figures_module
 from eaglenet.research.evaluation import report as report_module
 from eaglenet.research.evaluation.figures import (
     Curve,
+    Picture,
     QualitativeExample,
     RetrievedVideo,
     choose_queries,
@@ -31,13 +34,14 @@ from eaglenet.research.evaluation.report import make_table, write_report
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"
+PDF = b"%PDF"
 
 
 @pytest.fixture
 def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports whose text is looked at take most of their time to draw."""
     for name in ("curves_figure", "recall_against_time_figure"):
-        monkeypatch.setattr(report_module, name, lambda *_, **__: PNG)
+        monkeypatch.setattr(report_module, name, lambda *_, **__: Picture(PNG, PDF))
 
 
 with_blank_figures = pytest.mark.usefixtures("blank_figures")
@@ -152,6 +156,7 @@ def test_the_report_shows_mean_and_spread_protocol_and_figures(tmp_path: Path) -
     assert "| recipe | pre-training | features | split | epoch chosen on |" in text
     for name in ("loss", "recall", "recall_against_time"):
         assert (tmp_path / "report" / f"{name}.png").read_bytes().startswith(PNG)
+        assert (tmp_path / "report" / f"{name}.pdf").read_bytes().startswith(PDF)
         assert f"]({name}.png)" in text
     assert not report.unreadable_runs
 
@@ -300,15 +305,39 @@ def test_examples_are_queries_on_which_the_runs_disagree() -> None:
     assert [video.is_right for video in first.videos["first"]] == [True, False]
     assert [video.is_right for video in first.videos["second"]] == [False, True]
     assert first.videos["second"][1].frames.unique().tolist() == [1]
-    assert qualitative_figure(examples).startswith(PNG)
+    assert qualitative_figure(examples).png.startswith(PNG)
 
 
 def test_figures_are_the_same_bytes_every_time() -> None:
     curve = Curve("loss", [1, 2, 3], [3.0, 2.0, 1.0])
     draw = lambda: curves_figure([curve], title="t", x_label="x", y_label="y", log_y=True)  # noqa: E731
     assert draw() == draw()
-    assert draw().startswith(PNG)
-    assert recall_against_time_figure({}, recall_against_time()).startswith(PNG)
+    assert draw().png.startswith(PNG)
+    assert draw().pdf.startswith(PDF)
+    assert recall_against_time_figure({}, recall_against_time()).png.startswith(PNG)
+
+
+def test_ticks_are_whole_epochs_and_labels_of_times_lie_apart_and_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures: list[Any] = []
+    save = figures_module._save
+    monkeypatch.setattr(
+        figures_module, "_save", lambda figure: figures.append(figure) or save(figure)
+    )
+    curves_figure([Curve("run", [1, 2, 3], [4.0, 5.0, 6.0])], title="t", x_label="x", y_label="y")
+    points = {"clip4clip/features/shared": (0.44, 45.0), "xpool/features/shared": (0.46, 100.0)}
+    recall_against_time_figure({**points, "drl/features/shared": (0.48, 99.5)}, {})
+    (epochs,), (times,) = (figure.axes for figure in figures)
+    assert all(float(tick).is_integer() for tick in epochs.get_xticks())
+    ticks = {text.get_text() for text in times.get_xticklabels(which="both")}
+    assert {"0.2", "0.5", "1"} <= ticks
+    assert not any("times" in tick for tick in ticks)
+    times.figure.canvas.draw()  # At the resolution of the PNG, after the PDF was saved.
+    frame = times.get_window_extent()
+    boxes = [label.get_window_extent() for label in times.texts]
+    assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)
+    assert all(not first.overlaps(second) for first, second in combinations(boxes, 2))
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def test_rows_have_ranks_differences_and_seconds(
     assert "70 x 70 s" in campaign_table(timed)[0]
     assert isinstance(timed[0], TrialRow)
     assert timed[0].pair_seconds["70"] > 0
+    two_seeds = dataclasses.replace(timed[0], seeds=(0, 1))
+    header, (cells,) = campaign_table([two_seeds])
+    row = dict(zip(header, cells, strict=True))
+    for name in ("t2v MdR", "v2t MdR", "Rsum"):  # With their spread, as in the report.
+        assert row[name].endswith(" +- 0.0")
     # Finished runs are read, without a process for each.
     monkeypatch.setattr(campaign_module, "start_child", None)
     assert run_campaign(trials, [0], tmp_path, split="val", device="cpu", jobs=2) == rows

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,14 @@ from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.text import pluralize
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
-from eaglenet.research.data.records import DATASETS, Split, VideoProblem, VideoRecord
+from eaglenet.research.data.records import (
+    DATASETS,
+    LEFT_OUT,
+    Split,
+    VideoProblem,
+    VideoRecord,
+)
+from eaglenet.research.data.records import logger as records_logger
 
 if TYPE_CHECKING:
     from eaglenet.video.decoding import WindowsRequest
@@ -117,13 +126,14 @@ def check_dataset(
     finder = finder_for(base, video_folders)
     loaded_splits: list[Split] = []
     errors: dict[str, str] = {}
-    for split_name in names:
-        try:
-            loaded_splits.append(dataset.load(root, split_name, finder=finder, **options))
-        except UsageError:
-            raise
-        except DatasetError as error:
-            errors[split_name] = str(error)
+    with _without_repeated_warnings():
+        for split_name in names:
+            try:
+                loaded_splits.append(dataset.load(root, split_name, finder=finder, **options))
+            except UsageError:
+                raise
+            except DatasetError as error:
+                errors[split_name] = str(error)
     if not loaded_splits:
         raise DatasetError("; ".join(dict.fromkeys(errors.values())))
     records = {
@@ -150,6 +160,28 @@ def check_dataset(
         for split in loaded_splits
     )  # fmt: skip
     return CheckReport(name, str(root), reports, find_overlaps(loaded_splits), errors, decode)
+
+
+@contextmanager
+def _without_repeated_warnings() -> Iterator[None]:
+    """Log each warning once, though every split reads the same files.
+
+    Videos left out are in the report, so warnings about them are not logged.
+    """
+    messages: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if record.msg == LEFT_OUT or message in messages:
+            return False
+        messages.add(message)
+        return True
+
+    records_logger.addFilter(is_new)
+    try:
+        yield
+    finally:
+        records_logger.removeFilter(is_new)
 
 
 Content = tuple[Path | None, tuple[float, float] | None]

@@ -217,8 +217,8 @@ class FeatureSplit:
         """Split off ``num_videos`` validation videos by a hash of their ids."""
         if not 0 < num_videos < self.num_videos:
             raise UsageError(
-                f"cannot hold out {num_videos} of {self.num_videos} videos; "
-                f"expected 1 to {self.num_videos - 1}"
+                f"cannot hold out {num_videos} of {self.num_videos} videos for validation; "
+                f"expected 1 to {self.num_videos - 1}: set it with --set data.val_videos=N"
             )
         held_out = hold_out_ids(self.video_ids, num_videos, seed)
         rows = range(self.num_videos)

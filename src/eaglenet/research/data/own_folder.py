@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.core.text import pluralize
 from eaglenet.research.data.annotation_files import (
     VideoFinder,
     finder_for,
@@ -28,12 +28,11 @@ from eaglenet.research.data.records import (
     check_split_name,
     clean_captions,
     make_split,
+    report_empty_captions,
     stable_order,
 )
 from eaglenet.research.data.sources import add_dataset
 from eaglenet.video.containers import VIDEO_SUFFIXES
-
-logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "val", "test")
 VIDEO_KEYS = ("video", "path", "file", "video_id")
@@ -102,8 +101,9 @@ def load(
         names = splits if splits else divide(list(videos.values()), fractions, seed)
         if videos and not splits and split not in names.values():
             raise DatasetError(
-                f"{folder}: no line has a split, and {len(videos)} videos are too few for {split}; "
-                "write train, val or test in a column split, or add videos"
+                f"no line of {str(file or folder)!r} has a split, and "
+                f"{pluralize(len(videos), 'video')} {'is' if len(videos) == 1 else 'are'} too few "
+                f"for {split}; write train, val or test in a column split, or add videos"
             )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
         # A video without captions and without a split is reported with train.
@@ -230,8 +230,7 @@ def merge(
     if splits and len(splits) < len(ids):
         video = next(key for key in ids if key not in splits)
         raise DatasetError(f"{video!r} has no split while others do; write a split in each line")
-    if num_empty:
-        logger.warning("skipped %d empty captions under %s", num_empty, folder)
+    report_empty_captions("folder", num_empty, folder)
     left_out = [VideoProblem(key, "no caption") for key in ids if key not in videos]
     return videos, splits, left_out
 

@@ -21,6 +21,7 @@ from eaglenet.core.settings import read_options
 from eaglenet.core.text import pluralize
 
 logger = logging.getLogger(__name__)
+LEFT_OUT = "%s %s: left out %s (%s), first %r"
 
 
 @dataclass(frozen=True)
@@ -226,9 +227,8 @@ def make_split(
     if left_out:
         for reason, count in Counter(entry.reason for entry in left_out).items():
             first = next(entry.video_id for entry in left_out if entry.reason == reason)
-            logger.warning(
-                "%s %s: left out %d videos (%s), first %r", dataset, name, count, reason, first
-            )
+            videos_left_out = pluralize(count, "video")
+            logger.warning(LEFT_OUT, dataset, name, videos_left_out, reason, first)
     protocol = protocol.with_counts(num_texts, len(videos), num_listed)
     return Split(dataset, name, protocol, tuple(videos), tuple(left_out))
 
@@ -264,7 +264,8 @@ def clean_captions(captions: Iterable[object], where: str) -> tuple[tuple[str, .
 def report_empty_captions(dataset: str, num_empty: int, file: Path) -> None:
     """Log the number of empty captions, which may come from broken annotations."""
     if num_empty:
-        logger.warning("%s: skipped %d empty captions of %s", dataset, num_empty, file)
+        count = pluralize(num_empty, "empty caption")
+        logger.warning("%s: skipped %s of %r", dataset, count, str(file))
 
 
 def stable_order(video_ids: Iterable[str], seed: int = 0) -> list[str]:

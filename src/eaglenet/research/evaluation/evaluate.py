@@ -57,9 +57,12 @@ def format_result(record: dict[str, Any]) -> str:
     lines = []
     for direction, title in (("t2v", "text-to-video"), ("v2t", "video-to-text")):
         row = record[direction]
+        queries = pluralize(row["queries"], "query", "queries")
+        if direction == "v2t" and row["queries"] < record["t2v"]["queries"]:
+            queries += f"; {GROUPED_CAPTIONS}"
         lines.append(
             f"{title} [{record['protocol']}]  {_format_recalls(row)}  MdR {row['MdR']:.1f}  "
-            f"MnR {row['MnR']:.1f}  ({pluralize(row['queries'], 'query', 'queries')})"
+            f"MnR {row['MnR']:.1f}  ({queries})"
         )
     seconds = record["seconds"]
     preparation = record["preparation_seconds"]
@@ -101,6 +104,7 @@ def _format_recalls(row: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {row[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
 
 
+GROUPED_CAPTIONS = "captions of one video are one candidate, with their best score"
 PAIR_NOISE_NOTE = "each pair has its own candidate noise, as in the authors' evaluation"
 MAX_NAMES = 20
 """Largest number of missing videos that a result lists by name; it counts all of them."""

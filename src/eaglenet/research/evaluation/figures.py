@@ -1,4 +1,4 @@
-"""Figures of reports as PNG bytes, drawn with matplotlib without a display."""
+"""Figures of reports as PNG and PDF, drawn with matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglenet.core.errors import UsageError
@@ -27,6 +28,14 @@ FRAMES_SHOWN = 3
 """Frames drawn of each retrieved video."""
 MIN_SPAN = 2.0
 """Smallest span of an axis of recalls, in percentage points."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawn figure, as the bytes of a PNG and of a PDF file."""
+
+    png: bytes
+    pdf: bytes
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def curves_figure(
     y_label: str,
     log_y: bool = False,
     is_percent: bool = False,
-) -> bytes:
+) -> Picture:
     """Draw curves as lines, with markers if they have few points."""
     figure = _figure(6.4, 4.0)
     axes = figure.add_subplot()
@@ -74,13 +83,15 @@ def curves_figure(
         )
     if log_y and all(value > 0 for curve in curves for value in curve.y):
         axes.set_yscale("log")
+    if all(float(value).is_integer() for curve in curves for value in curve.x):
+        axes.xaxis.get_major_locator().set_params(integer=True)  # There is no epoch 1.25.
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
     if is_percent:
         axes.set_ylim(*percent_range(*axes.get_ylim()))
     axes.grid(alpha=0.3)
     if curves:
         axes.legend(fontsize=7)
-    return _png(figure)
+    return _save(figure)
 
 
 def recall_against_time_figure(
@@ -88,7 +99,7 @@ def recall_against_time_figure(
     paper: Mapping[str, tuple[float, float]],
     *,
     protocol: str = "",
-) -> bytes:
+) -> Picture:
     """Draw text-to-video R@1 against seconds of the whole test, like figure 1 of the paper.
 
     ours, paper: (seconds, R@1) by method. They are drawn in separate panels, because machines and
@@ -101,19 +112,100 @@ def recall_against_time_figure(
     for number, (title, x_label, points) in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), number)
         axes.set_xscale("log")
-        for position, (name, (seconds, recall)) in enumerate(points.items()):
+        for name, (seconds, recall) in points.items():
             is_eagle = "eaglenet" in name.lower()
             marker, colour = ("*", PALETTE[1]) if is_eagle else ("o", PALETTE[0])
             axes.scatter([seconds], [recall], s=110 if is_eagle else 30, marker=marker, c=colour)
-            offset = 5 if position % 2 else -9
-            axes.annotate(
-                name, (seconds, recall), (4, offset), textcoords="offset points", fontsize=7
-            )
         axes.set(title=title, xlabel=x_label, ylabel="text-to-video R@1 (%)")
         axes.margins(x=0.2, y=0.12)
+        axes.set_xlim(*_seconds_range(*axes.get_xlim()))
+        _label_seconds(axes)
         axes.set_ylim(*percent_range(*axes.get_ylim()))
         axes.grid(alpha=0.3)
-    return _png(figure)
+    figure.canvas.draw()  # Lays out the panels; labels are placed in their final frames.
+    for axes, (_, _, points) in zip(figure.axes, panels, strict=True):
+        _place_labels(axes, points)
+    return _save(figure)
+
+
+def _seconds_range(low: float, high: float) -> tuple[float, float]:
+    """Widen a logarithmic axis to at least one decade, so that it has several ticks."""
+    if high / low < 10:
+        middle = (low * high) ** 0.5
+        return middle / 10**0.5, middle * 10**0.5
+    return low, high
+
+
+def _label_seconds(axes: Any) -> None:
+    """Write the ticks as 0.2, 0.5, 1; matplotlib's labels overlap on an axis of one decade."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+    low, high = axes.get_xlim()
+    multiples = (1.0, 2.0, 5.0) if high / low < 1000 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=multiples))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+LABEL_OFFSETS = tuple(
+    (x * distance, y * distance)
+    for distance in (5.0, 12.0, 20.0)
+    for x, y in ((1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0), (0.0, 1.6), (0.0, -1.6))
+)
+"""Where the label of a point may stand, in typographic points; the first ones are preferred."""
+
+
+def _place_labels(axes: Any, points: Mapping[str, tuple[float, float]]) -> None:
+    """Label points inside the axes, clear of each other and of the points as far as possible."""
+    pixels = axes.figure.dpi / 72
+    frame = tuple(axes.get_window_extent().extents)
+    centres = {name: axes.transData.transform(point) for name, point in points.items()}
+    taken_boxes = [(x - 4 * pixels, y - 4 * pixels, x + 4 * pixels, y + 4 * pixels)
+                   for x, y in centres.values()]  # fmt: skip
+    for name, point in points.items():
+        label = axes.annotate(
+            name, point, (0, 0), textcoords="offset points", fontsize=7, in_layout=False
+        )
+        size = label.get_window_extent().size
+        boxes = {
+            offset: _label_box(centres[name], size, offset, pixels) for offset in LABEL_OFFSETS
+        }
+        crowding = {
+            offset: round(
+                size.prod() - _overlap(box, frame) + sum(_overlap(box, b) for b in taken_boxes)
+            )
+            for offset, box in boxes.items()
+        }
+        best = min(LABEL_OFFSETS, key=crowding.__getitem__)
+        taken_boxes.append(boxes[best])
+        label.set(
+            position=best,
+            horizontalalignment=("center", "left", "right")[int(np.sign(best[0]))],
+            verticalalignment="bottom" if best[1] > 0 else "top",
+        )
+
+
+Box = tuple[float, float, float, float]
+"""Left, bottom, right and top, in pixels."""
+
+
+def _label_box(
+    centre: NDArray[np.float64],
+    size: NDArray[np.float64],
+    offset: tuple[float, float],
+    pixels: float,
+) -> Box:
+    x, y = centre + pixels * np.array(offset)
+    left = x - size[0] * (1 - np.sign(offset[0])) / 2
+    bottom = y if offset[1] > 0 else y - size[1]
+    return left, bottom, left + size[0], bottom + size[1]
+
+
+def _overlap(first: Box, second: Box) -> float:
+    """Return the common area of two boxes."""
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
+    return max(0.0, width) * max(0.0, height)
 
 
 def percent_range(low: float, high: float) -> tuple[float, float]:
@@ -128,7 +220,7 @@ def percent_range(low: float, high: float) -> tuple[float, float]:
     return low, max(high, low + MIN_SPAN)
 
 
-def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
+def qualitative_figure(examples: Sequence[QualitativeExample]) -> Picture:
     """Draw the best videos of each method for each query, right ones framed green, others red."""
     if not examples:
         raise UsageError("no example to draw: expected at least one query with its videos")
@@ -147,7 +239,7 @@ def qualitative_figure(examples: Sequence[QualitativeExample]) -> bytes:
                 if line == 0 and rank == 0:
                     query = textwrap.shorten(f'"{example.query}"', 110)
                     axes.set_title(query, fontsize=9, loc="left")
-    return _png(figure)
+    return _save(figure)
 
 
 def _draw_video(axes: Any, video: RetrievedVideo) -> None:
@@ -180,11 +272,19 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
+def _save(figure: Any) -> Picture:
+    import matplotlib
+
     # Without date and version, so that the same numbers give the same bytes.
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    unset = {"png": ("Software",), "pdf": ("CreationDate", "Creator", "Producer")}
+    pictures = {}
+    for kind, names in unset.items():
+        buffer = io.BytesIO()
+        # Type 42 (TrueType): many publishers refuse matplotlib's default, Type 3.
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
+            figure.savefig(buffer, format=kind, metadata=dict.fromkeys(names))
+        pictures[kind] = buffer.getvalue()
+    return Picture(**pictures)
 
 
 def best_videos(

@@ -23,6 +23,7 @@ from eaglenet.research.data.sources import FEW_VIDEOS, few_videos
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.figures import (
     Curve,
+    Picture,
     QualitativeExample,
     curves_figure,
     qualitative_figure,
@@ -46,11 +47,11 @@ from eaglenet.research.evaluation.run_records import (
 
 @dataclass(frozen=True)
 class Figure:
-    """A PNG image; ``name`` is the stem of its file beside the Markdown."""
+    """A picture; ``name`` is the stem of its files beside the Markdown."""
 
     name: str
     caption: str
-    png: bytes
+    picture: Picture
 
 
 Block = str | Figure
@@ -62,7 +63,8 @@ def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
         if isinstance(block, Figure):
-            write_bytes(folder / f"{block.name}.png", block.png)
+            write_bytes(folder / f"{block.name}.png", block.picture.png)
+            write_bytes(folder / f"{block.name}.pdf", block.picture.pdf)
     path = folder / "report.md"
     write_text(path, to_markdown(title, blocks))
     return path
@@ -70,7 +72,7 @@ def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
 
 def to_markdown(title: str, blocks: Sequence[Block]) -> str:
     texts = [
-        f"![{block.caption}]({block.name}.png)\n\n*{block.caption}*"
+        f"![{block.caption}]({block.name}.png)\n\n*{block.caption}* ([PDF]({block.name}.pdf))"
         if isinstance(block, Figure)
         else block
         for block in blocks
@@ -572,7 +574,7 @@ def _figures(
 ) -> list[Block]:
     blocks: list[Block] = []
 
-    def add(name: str, caption: str, draw: Callable[[], bytes]) -> None:
+    def add(name: str, caption: str, draw: Callable[[], Picture]) -> None:
         try:
             blocks.append(Figure(name, caption, draw()))
         except EagleNetError as error:

@@ -535,9 +535,8 @@ def plain_rows(
 def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[str]]]:
     """Make a table of recalls, times and sizes: the header, and the cells of each row."""
     header = [
-        "", "t2v R@1", "t2v R@5", "t2v R@10", "t2v MnR",
-        "v2t R@1", "v2t R@5", "v2t R@10", "v2t MnR", "Rsum",
-        "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
+        "", *(f"{direction} {name}" for direction in ("t2v", "v2t") for name in report.METRICS),
+        "Rsum", "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
     ]  # fmt: skip
     sizes = sorted({size for row in finished_rows(rows) for size in row.pair_seconds}, key=int)
     header += [f"{int(size):,} x {int(size):,} s" for size in sizes]
@@ -568,9 +567,9 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
         *(
             row.recall_text(direction, name)
             for direction in ("t2v", "v2t")
-            for name in ("R@1", "R@5", "R@10", "MnR")
+            for name in report.METRICS
         ),
-        f"{row.mean['Rsum']:.1f}",
+        report.format_spread(row.mean["Rsum"], row.std["Rsum"], len(row.seeds)),
         f"{row.train_seconds:.0f}",
         "-" if row.epoch_seconds is None else f"{row.epoch_seconds:.1f}",
         f"{row.test_seconds:.1f}",

@@ -46,7 +46,7 @@ def test_derived_training_data_is_read_and_a_listed_video_without_caption_is_cou
     assert split.texts == ["one two"]
     assert split.left_out[0].video_id == "nocaption@N0_6.mov"
     assert "(1 text x 1 of 2 videos)" in split.protocol.name
-    assert "left out 1 videos" in caplog.text
+    assert "left out 1 video" in caplog.text
 
 
 @pytest.mark.parametrize(("content", "message"), [({}, "expected a list"), ([{}], "entry 0")])

@@ -93,7 +93,7 @@ def test_a_video_without_captions_is_left_out_and_counted(
     files.write_lines(root / "annotations/msrvtt/MSRVTT_test.full.csv", ["video_id", "video1", "w"])
     split = load(root, "test", test="full")
     assert split.protocol.name == "MSR-VTT full test (3 texts x 1 of 2 videos)"
-    assert "left out 1 videos" in caplog.text
+    assert "left out 1 video" in caplog.text
 
 
 def test_empty_captions_are_skipped_and_counted(
@@ -102,7 +102,7 @@ def test_empty_captions_are_skipped_and_counted(
     content = {"sentences": [{"video_id": "video7", "caption": text} for text in ("", "a dog")]}
     files.write_json(root / "annotations/msrvtt/MSRVTT_data.json", content)
     assert load(root, "test", test="full").texts == ["a dog"]
-    assert "skipped 1 empty captions" in caplog.text
+    assert "skipped 1 empty caption of" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_empty_captions_are_counted(
     content = {"c_5_6": [[], ["rain"]], "-a_1_2": ["a whole sentence"]}
     (root / "raw-captions.pkl").write_bytes(pickle.dumps(content))
     assert load(root, "test").texts == ["rain", "a whole sentence"]
-    assert "skipped 1 empty captions" in caplog.text
+    assert "skipped 1 empty caption of" in caplog.text
 
 
 def test_the_real_annotations_have_the_published_sizes() -> None:

@@ -62,7 +62,7 @@ def test_a_folder_of_videos_reads_the_texts_beside_them(
     split = load(tmp_path, "all")
     assert split.texts == ["three", "one", "two"]
     assert split.left_out[0].video_id == "sub/b.webm"
-    assert "left out 1 videos (no caption)" in caplog.text
+    assert "left out 1 video (no caption)" in caplog.text
 
 
 @pytest.mark.parametrize("captions", ["a.txt", "CAPTIONS.CSV"])
@@ -172,7 +172,8 @@ def test_too_few_videos_to_share_out_say_so(tmp_path: Path) -> None:
     path = tmp_path / "captions.csv"
     path.write_text("video,caption\none.mp4,a man\ntwo.mp4,a dog\n")
     assert len(load(path, "train").videos) == 2
-    with pytest.raises(DatasetError, match=r"2 videos are too few for val.*column split"):
+    reason = r"captions\.csv' has a split, and 2 videos are too few for val.*column split"
+    with pytest.raises(DatasetError, match=reason):
         load(path, "val")
 
 
