@@ -194,11 +194,11 @@ def test_nothing_is_decoded_in_this_process(
     assert engine.search(Query(image=tmp_path / "sheet.png"), k=1)
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")
-    records = {path: VideoRecord(path.stem, ("text",), path) for path in (private, broken)}
+    records = {(path, None): VideoRecord(path.stem, ("text",), path) for path in (private, broken)}
     for check in (probe_all, decode_files):
         reasons = dict(check(records, 0))
-        assert reasons[private] is None
-        assert reasons[broken]
+        assert reasons[private, None] is None
+        assert reasons[broken, None]
 
 
 @pytest.mark.parametrize("kind", ["link", "link inside", "linked folder", "file", "fifo"])

@@ -214,7 +214,7 @@ def test_a_folder_without_a_store_is_an_error(tmp_path: Path) -> None:
     for location, message in (
         (tmp_path / "nothing", "create one with: eaglenet index"),
         ("~of-nobody/store", r"~of-nobody/store: .*home"),
-        (tmp_path, "is not a store; use another folder"),
+        (tmp_path, "is not a store; name the folder of a store"),
         (tmp_path / "a.mp4", "is a file"),
     ):
         with pytest.raises(StoreError, match=message):
