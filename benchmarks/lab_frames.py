@@ -32,7 +32,14 @@ from eaglenet.methods.base import Method
 from eaglenet.methods.eaglenet import EagleNet
 from eaglenet.research.data.frame_folder import sample_frames
 from eaglenet.research.data.sources import Source
-from eaglenet.research.evaluation.figures import PALETTE, Curve, _figure, _png, curves_figure
+from eaglenet.research.evaluation.figures import (
+    PALETTE,
+    Curve,
+    Picture,
+    _figure,
+    _save,
+    curves_figure,
+)
 from eaglenet.research.experiments.build import load_source
 from eaglenet.research.experiments.runs import frames_folder, load_run
 from eaglenet.research.training.epochs import index_chunks
@@ -234,8 +241,8 @@ def draw(records: Mapping[str, Mapping[str, Any]], output: Path) -> None:
             Curve(run, [float(x) for x in record[key]], list(record[key].values()))
             for run, record in records.items()
         ]
-        png = curves_figure(curves, title=f"R@1, {key}", x_label=label, y_label="R@1 (%)")
-        (output / f"{name}.png").write_bytes(png)
+        picture = curves_figure(curves, title=f"R@1, {key}", x_label=label, y_label="R@1 (%)")
+        (output / f"{name}.png").write_bytes(picture.png)
     for run, record in records.items():
         if "graph" in record:
             separations = {
@@ -244,11 +251,11 @@ def draw(records: Mapping[str, Mapping[str, Any]], output: Path) -> None:
                 if isinstance(value, Mapping)
             }
             title = f"{run}: separation of right pairs from others"
-            png = bars_figure(separations, title=title, x_label="probability (0.5: chance)")
-            (output / f"pairs-{run.split('/')[0]}.png").write_bytes(png)
+            picture = bars_figure(separations, title=title, x_label="probability (0.5: chance)")
+            (output / f"pairs-{run.split('/')[0]}.png").write_bytes(picture.png)
 
 
-def bars_figure(values: Mapping[str, float], *, title: str, x_label: str) -> bytes:
+def bars_figure(values: Mapping[str, float], *, title: str, x_label: str) -> Picture:
     """Draw one bar per name, from 0.5 to its value."""
     figure = _figure(6.4, 0.8 + 0.4 * max(len(values), 1))
     axes = figure.add_subplot()
@@ -257,7 +264,7 @@ def bars_figure(values: Mapping[str, float], *, title: str, x_label: str) -> byt
     axes.axvline(0.5, color="black", linewidth=1)
     axes.set(title=title, xlabel=x_label)
     axes.grid(alpha=0.3, axis="x")
-    return _png(figure)
+    return _save(figure)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import pairwise
@@ -136,3 +137,13 @@ def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return with_workers(*arguments, **{**options, "workers": 0})
 
     monkeypatch.setattr(decoding, "decode_many", decode)
+
+
+@pytest.fixture
+def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A time zone that is seven hours behind UTC."""
+    monkeypatch.setenv("TZ", "XYZ7")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 import confidence
 import confidence_features
+import confidence_filters
 from calibration import Gallery
 from confidence_candidates import Material, compare_captions, take_half
 from eaglenet.store.hubness import HubnessBank
@@ -72,3 +73,14 @@ def test_stored_features_are_measured(tmp_path: Path, monkeypatch: pytest.Monkey
     confidence_features.main()
     rows = results["confidence-features"]["rows"]
     assert [row["gallery"] for row in rows] == [100, 100, 300]
+    monkeypatch.setattr(confidence_filters, "SIZES", (200,))
+    monkeypatch.setattr(confidence_filters, "SEARCHES", 60)
+    monkeypatch.setattr(
+        confidence_filters, "save_result", lambda name, value, _: results.update({name: value})
+    )
+    confidence_filters.main()
+    rows = results["confidence-filters"]["rows"]
+    assert [(row["filter"], row["passes"]) for row in rows] == [
+        (kind, passes) for kind in ("random tenth", "category") for passes in (1.0, 0.5, 0.0)
+    ]
+    assert [row["right_first"] for row in rows if not row["passes"]] == [0.0, 0.0]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from eaglenet.core.files import (
     read_json,
     write_bytes,
     write_json,
+    write_output,
     write_tensors,
 )
 
@@ -43,6 +48,96 @@ def test_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
         assert partial.suffix == ".mp4"
         assert partial.name.startswith(".")
     assert path.read_bytes() == b"new"
+
+
+def test_an_output_is_replaced_whole_and_keeps_its_link_and_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = tmp_path / "a.html", tmp_path / "link.html"
+    write_output(path, b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    write_output(link, b"new")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o640)
+    assert link.is_symlink()
+
+    def fail(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    for name in (path, tmp_path / "other.html"):
+        with pytest.raises(OSError, match="No space"):
+            write_output(name, b"newer")
+    assert path.read_bytes() == b"new"
+    assert sorted(tmp_path.iterdir()) == [path, link]
+
+
+@pytest.mark.parametrize("code", [errno.EBUSY, errno.EROFS, errno.EPERM])
+def test_an_output_that_cannot_be_replaced_is_written_in_place(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is mounted itself cannot be replaced, nor one in a folder mounted read-only."""
+    path = tmp_path / "a.html"
+    path.write_bytes(b"old")
+
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("eaglenet.core.files.replace", fail)
+    write_output(path, b"new")
+    assert path.read_bytes() == b"new"
+    with pytest.raises(OSError, match=re.escape(os.strerror(code))):
+        write_output(tmp_path / "other.html", b"new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_output_in_a_circle_of_links_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "a.html"
+    link.symlink_to("a.html")
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.ELOOP))):
+        write_output(link, b"new")
+    assert link.is_symlink()
+
+
+def test_a_read_only_output_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # Root may write to all files.
+    with pytest.raises(PermissionError):
+        write_output(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_an_output_keeps_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(b"old")
+    os.chown(path, 1234, 2345)
+    write_output(path, b"new")
+    status = path.stat()
+    assert (path.read_bytes(), status.st_uid, status.st_gid) == (b"new", 1234, 2345)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
+def test_an_output_may_be_a_pipe_or_standard_output(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from eaglenet.core.files import write_output\n"
+        "write_output(Path(sys.argv[1]), b'page'); print(' and more', flush=True)"
+    )
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    command = [sys.executable, "-c", code, str(tmp_path / "link")]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"page and more\n"
+    (tmp_path / "link").unlink()
+    for name in ("/dev/stdout", "/dev/fd/1"):
+        command = [sys.executable, "-c", code, name]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"page and more\n"
+        # Redirected to a file, it stays the same file.
+        with (tmp_path / "out").open("wb") as file:
+            subprocess.run(command, stdout=file, check=True)
+        assert b"and more" in (tmp_path / "out").read_bytes()
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("stem", ["a" * 251, "\u732b" * 83])

@@ -129,7 +129,7 @@ def test_service_works_without_the_packages(store: Path) -> None:
         (["index", "VIDEOS", "--store", "NEW", "--model", "demo"], "torch"),
         (["index", "VIDEOS", "--store", "NEW", "--device", "cuda"], "torch"),
         (["train", "clip4clip", "--output", "NEW"], "torch"),
-        (["evaluate", "small"], "torch"),
+        (["evaluate", "small", "--data", "demo"], "torch"),
     ],
 )
 def test_a_command_names_the_extra_that_it_needs(

@@ -1,25 +1,14 @@
 """Dates in names of files that phones and messengers write, and numbers that are no dates."""
 
-import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from eaglenet.core.name_dates import time_from_name
 
+pytestmark = pytest.mark.usefixtures("zone")
 MORNING = (2023, 7, 14, 10, 11, 12)
 EVENING = (2023, 12, 24, 18, 30, 12)
-
-
-@pytest.fixture(autouse=True)
-def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A time zone that is seven hours behind UTC."""
-    monkeypatch.setenv("TZ", "XYZ7")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(

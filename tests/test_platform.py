@@ -18,7 +18,7 @@ import pytest
 
 from eaglenet.core import platform
 from eaglenet.core.errors import shell_quote
-from eaglenet.core.object_storage import is_inside, is_object_url
+from eaglenet.core.object_storage import is_inside, is_object_url, select_inside
 from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
 from eaglenet.search.options import path_matcher
@@ -324,3 +324,17 @@ def test_a_child_that_is_starting_ignores_ctrl_c(tmp_path: Path) -> None:
     os.close(writer)
     child.process.join(60)
     assert child.process.exitcode == 0
+
+
+def test_files_are_selected_below_thousands_of_roots_at_once() -> None:
+    """``eaglenet index *.mp4`` has as many roots as files; one by one they would take minutes."""
+    names = [f"/videos/{number}.mp4" for number in range(10_000)]
+    start = time.perf_counter()
+    assert select_inside([*names, "/videos/1.mp", "/videos"], names) == names
+    assert time.perf_counter() - start < 30
+    roots = ["/videos", "/a.mp4", "s3://bucket/june"]
+    inside = ["/videos", "/videos/a/b.mp4", "/a.mp4", "s3://bucket/june/c.mp4"]
+    outside = ["/videos2/a.mp4", "/a.mp4b", "s3://bucket/june2/c.mp4", "/"]
+    assert select_inside([*inside, *outside], roots) == inside
+    assert select_inside([*inside, *outside], ["/"]) == [*inside[:3], *outside[:2], "/"]
+    assert select_inside(inside, []) == []

@@ -1,6 +1,7 @@
 """What cannot work is told in one line before a model is loaded, which takes seconds."""
 
 import contextlib
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.cli.options import check_output_file, check_output_folder
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError
+from eaglenet.research import names
 from eaglenet.search import torch_model as model
 from eaglenet.search.engine import Engine
 
@@ -306,3 +308,60 @@ def test_options_are_not_ignored(arguments: list[str], told: str, tmp_path: Path
         result = runner.invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert told in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["train", "misspelt", "--output", "x"], "unknown method 'misspelt'"),
+        (["train", "xpool", "--data", "foldr", "--output", "x"], "did you mean 'folder'?"),
+        (["train", "xpool", "--tower", "small-froze", "--output", "x"], "'small-frozen'?"),
+        (["train", "xpool", "--set", "trainin.epochs=3", "--output", "x"], "'training'?"),
+        (["train", "xpool", "--root", "nowhere", "--output", "x"], "--root nowhere: no such"),
+        (["compare", "xpool", "clip4clp:head=lstm", "--output", "x"], "'clip4clip'?"),
+        (["ablate", "colour", "--output", "x"], "unknown table 'colour'"),
+        (["recipes", "eagelnet"], "did you mean 'eaglenet'?"),
+        (["data", "check", "foldr", "--root", "x"], "did you mean 'folder'?"),
+        (["evaluate", "nowhere"], "nowhere: no such run folder"),
+        (["evaluate", "small", "--data", "foldr"], "did you mean 'folder'?"),
+    ],
+)
+def test_misspelt_names_are_refused_before_torch_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # As in a new process; importing it again would be an error.
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(names, "has_plugins", lambda: False)
+    result = runner.invoke(app, arguments)
+    assert isinstance(result.exception, EagleNetError)
+    assert told in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert "torch" not in sys.modules
+    assert not (tmp_path / "x").exists()
+
+
+def test_names_known_without_torch_are_those_of_the_registries() -> None:
+    from eaglenet.methods import METHODS, method_names
+    from eaglenet.research.data import DATASETS, SOURCES
+    from eaglenet.research.experiments import stored_data  # noqa: F401  (registers its sources)
+    from eaglenet.research.experiments.experiment import Experiment
+    from eaglenet.research.recipes import DATA, TABLES
+    from eaglenet.research.recipes.setups import TOWERS
+    from eaglenet.research.small.run import TOWER_RECIPES
+
+    own = [name for name in METHODS if METHODS[name].build.__module__.startswith("eaglenet.")]
+    assert method_names() == own
+    assert set(names.DATASETS) <= set(DATASETS)
+    assert set(names.SOURCES) <= set(SOURCES)
+    assert tuple(DATA) == names.DATA
+    assert tuple(TOWERS) == names.TOWERS
+    assert tuple(TABLES) == names.TABLES
+    assert tuple(TOWER_RECIPES) == names.TOWER_RECIPES
+    assert tuple(spec.name for spec in dataclasses.fields(Experiment)) == names.SECTIONS
+
+
+def test_a_plug_in_may_know_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(names, "has_plugins", lambda: True)
+    names.refuse_unknown_names(methods=["misspelt"], data="foldr")

@@ -99,7 +99,8 @@ def test_closed_streams_are_opened_on_the_null_device(tmp_path: Path) -> None:
     code += "print_line('an error', is_error=True); sys.stdin.isatty()"
     for redirections in ("2>&-", "2>&- <&-"):
         done = with_streams(code, redirections)
-        assert (done.returncode, done.stdout) == (0, "3\n")
+        assert done.returncode == 0
+        assert int(done.stdout) > 2  # Some shells keep 3 for themselves.
     closed = with_streams("print_line('a line'); print_json(1)", ">&- <&-")
     assert (closed.returncode, closed.stderr) == (0, "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,45 @@ def test_a_model_is_not_used_without_a_file_that_could_not_be_downloaded(
     files.append(unreachable_file)
     unreachable_file = ""
     assert find_hub_folder("somebody/model") == cache
+
+
+def test_an_interrupted_download_of_a_whole_folder_does_not_count_as_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without ``modules.json`` or a preprocessor, other vectors would be computed from then on."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    files = ["config.json", "1_Dense/model.safetensors", "model.safetensors", "modules.json"]
+    files += ["tokenizer.json", "video_preprocessor_config.json"]
+    cache = tmp_path / "cache"
+    remaining = 0
+
+    def download(identifier: Any, file: str, **options: Any) -> str:
+        nonlocal remaining
+        path = cache / file
+        if not path.is_file():
+            if not remaining:
+                raise KeyboardInterrupt
+            remaining -= 1
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}")
+        return str(path)
+
+    api = type("Api", (), {"list_repo_files": lambda *_, **options: files})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_cache_module, "require_reachable", lambda endpoint, name: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **options: str(cache))
+    monkeypatch.setattr(huggingface_hub, "HfApi", api)
+    for num_downloads in range(1, len(files) + 1):  # One is the README.
+        remaining = num_downloads
+        shutil.rmtree(cache, ignore_errors=True)
+        with pytest.raises(KeyboardInterrupt):
+            hub_cache_module.find_snapshot("somebody/model")
+        missing = [file for file in files if not (cache / file).is_file()]
+        is_cached = hub_cache_module.cached_snapshot("somebody/model") is not None
+        # Opening a folder without its main weights is an error.
+        assert not is_cached or missing == ["model.safetensors"]
+    remaining = len(files) + 1
+    assert hub_cache_module.find_snapshot("somebody/model") == cache

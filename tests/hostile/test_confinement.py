@@ -171,6 +171,35 @@ def test_every_file_gets_a_process_of_its_own(tmp_path: Path) -> None:
     assert len(set(numbers)) == 3
 
 
+@pytest.mark.parametrize("change", ["replaced", "written", "removed"])
+def test_another_file_at_the_same_path_gets_a_process_of_its_own(
+    tmp_path: Path, change: str
+) -> None:
+    """Whoever owns a file may put another one in its place while it is decoded."""
+    path = tmp_path / "a"
+    path.write_text("x")
+
+    def requests() -> Iterator[Path]:
+        yield path
+        yield path
+        assert is_first_done.wait(60)
+        if change != "written":
+            path.unlink()
+        if change != "removed":
+            path.write_text("y")
+        yield path
+
+    is_first_done = threading.Event()
+    access: Access[Path, int] = Access(share=share_file)
+    numbers = []
+    for outcome in map_ahead(process_number, requests(), workers=1, access=access, prefetch=9):
+        assert isinstance(outcome, Success)
+        numbers.append(outcome.result)
+        if len(numbers) == 2:
+            is_first_done.set()
+    assert numbers[0] == numbers[1] != numbers[2]
+
+
 # Replies
 
 

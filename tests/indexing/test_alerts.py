@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import UsageError
+from eaglenet.encoders.catalogue import CARDS
 from eaglenet.indexing import alerts as alerts_module
 from eaglenet.indexing.alerts import (
     RETRY_SECONDS,
@@ -118,6 +119,21 @@ def test_acts_once_per_new_moment_and_remembers_across_restarts(
     # Another alert begins with what is there now.
     with watch(store, bag, receiver, query="dog") as alerts:
         assert alerts.check() == []
+
+
+def test_wording_that_finds_something_else_is_told_once(
+    store: Path, bag: BagMethod, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CARDS, Engine.open(store, bag).manifest.model, CARDS["small"])
+    queries = ["a ball but no dog", "ein roter Ball", "red"]
+    alerts = Alerts(store, queries, min_confidence=0.8, model=bag)  # type: ignore[arg-type]
+    with alerts:
+        alerts.check()
+        alerts.check()
+    hints = [record.getMessage() for record in caplog.records]
+    assert len(hints) == 2
+    assert "'no' hardly matters to a model" in hints[0]
+    assert "looks like German" in hints[1]
 
 
 def test_the_first_files_of_a_store_are_compared_with_each_other(

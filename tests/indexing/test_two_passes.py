@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from eaglenet.core.errors import UsageError
 from eaglenet.indexing import decoding, index
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, check_decoded
 from eaglenet.indexing.encoding import ClipEncoding
-from eaglenet.indexing.executor import ExecutorSettings
+from eaglenet.indexing.executor import ExecutorSettings, LocalExecutor
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.ledger import Ledger
 from eaglenet.indexing.model import ModelSource
+from eaglenet.indexing.run import IndexRun
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
 from small_videos import FPS, colour_video, cut_short_video, damaged_video
@@ -225,6 +227,38 @@ def test_a_file_that_changes_between_the_passes_is_indexed_anew(
     assert (report.indexed, report.completed, report.dropped) == (1, 1, 1)
     assert report.keyframe_clips == 0
     assert len(LocalStore.open(videos.parent / "store").snapshot()) == 4
+
+
+@pytest.mark.usefixtures("two_passes")
+@pytest.mark.parametrize("limit", [NUM_CLIPS, NUM_CLIPS - 1])
+def test_the_second_pass_inspects_only_files_that_changed_since_the_first(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    inspected: list[str] = []
+    inspect, reopen = LocalExecutor.inspect, IndexRun.reopen
+
+    def count(self: LocalExecutor, files: Any, known_contents: frozenset[str]) -> Any:
+        inspected.extend(sorted(Path(file.path).name for file in files))
+        return inspect(self, files, known_contents)
+
+    def replace_first(self: IndexRun, files: Any) -> Any:
+        """Exchange a file for another one with its size and time."""
+        path = videos / "first.mp4"
+        status, content = path.stat(), path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[:-1] + b"x")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return reopen(self, files)
+
+    monkeypatch.setattr(LocalExecutor, "inspect", count)
+    monkeypatch.setattr(IndexRun, "reopen", replace_first)
+    monkeypatch.setattr("eaglenet.indexing.run.MAX_KEPT_CLIPS", limit)
+    report = run(videos, bag)
+    names = ["broken.mp4", "first.mp4", "long.mp4", "second.mkv"]
+    # Without room for its clips, the last file is inspected again, too.
+    again = names[1:2] if limit == NUM_CLIPS else [names[1], names[3]]
+    assert inspected == names + again
+    assert report.keyframe_clips == 0
 
 
 def reopened_ledger() -> Ledger:

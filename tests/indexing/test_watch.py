@@ -113,6 +113,37 @@ def test_drops_nothing_when_a_mount_disappears(tmp_path: Path, runs: list[IndexO
     assert watched(folder, (folder / "a.mp4").unlink, None, None, back, None, None) == 2
 
 
+def test_drops_nothing_while_a_disk_below_the_folder_is_not_mounted(
+    tmp_path: Path,
+    runs: list[IndexOptions],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    film, disk = tmp_path / "a.mp4", tmp_path / "disks" / "usb"
+    disk.mkdir(parents=True)
+    for path in (film, tmp_path / "c.mp4"):
+        path.touch()
+    (disk / "year").mkdir()
+    (disk / "year" / "b.mp4").touch()
+
+    def device(folder: str) -> int:
+        is_on_disk = (disk / "year").exists() and Path(folder).is_relative_to(disk)
+        return 2 if is_on_disk else Path(folder).stat().st_dev
+
+    def mount() -> None:
+        (disk / "year").mkdir(parents=True)
+        (disk / "year" / "b.mp4").touch()
+
+    monkeypatch.setattr(watch, "_device", device)
+    unmount = [lambda: shutil.rmtree(disk / "year"), None, None]
+    delete = [film.unlink, None, None]
+    assert watched(tmp_path, None, *unmount, *delete, mount, None, None) == 4
+    # Runs with the disk gone drop nothing, not even the other file; the last one does.
+    assert [options.drop_missing for options in runs] == [False, False, False, True]
+    assert caplog.text.count("no disk is mounted there any more") == 1
+    assert str(disk) in caplog.text
+
+
 def test_command_names_new_files_and_ends_with_code_0_on_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ IMPOSSIBLE: tuple[tuple[str, str, Any], ...] = (
     ("frozen", "temperature", 0.0),
     ("glscl", "num_concepts", 0),
     ("glscl", "num_decoder_layers", 0),
+    ("hgr", "dim", 1),
     ("hgr", "word_dropout", -0.1),
     ("hit", "bank_size", 0),
     ("hit", "feature_weight", -1.0),
@@ -64,10 +65,11 @@ def test_numbers_that_mean_something_are_kept() -> None:
     METHODS["wordframe"].config_class(num_layers=0, bank=0)
 
 
-def test_a_method_of_a_user_may_have_negative_numbers() -> None:
+def test_a_method_of_a_user_may_have_other_numbers() -> None:
     @dataclasses.dataclass(frozen=True)
     class OwnConfig(MethodConfig):
         first_block: int = -1
         shift: float = 0.5
+        dropout_samples: int = 4
 
     assert OwnConfig(first_block=-2, shift=-1.0).first_block == -2

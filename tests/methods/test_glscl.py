@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from double_precision import (
     EXACT,
@@ -16,6 +17,7 @@ from double_precision import (
 )
 from small_towers import small_clip
 
+from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Tokens
 from eaglenet.methods import METHODS
 from eaglenet.methods.glscl import GLSCL, GLSCLConfig
@@ -102,3 +104,8 @@ def test_padded_tokens_attend_to_real_ones_only_with_official_padding() -> None:
         # Another padding token is not seen by the one after it.
         assert torch.allclose(words[0, 5], words[1, 5], atol=1e-6) == is_equal
         assert not torch.allclose(words[0, 4], words[1, 4], atol=1e-6)
+
+
+def test_heads_that_do_not_divide_the_width_of_the_decoder_are_refused() -> None:
+    with pytest.raises(ConfigError, match="5 heads do not divide a width of"):
+        make(num_decoder_heads=5)

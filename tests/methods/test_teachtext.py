@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 from eaglenet.cli.main import app
 from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import TextFeatures, VideoFeatures
-from eaglenet.encoders.features import ExpertConfig, ExpertEncoder
+from eaglenet.encoders.features import (
+    ExpertConfig,
+    ExpertEncoder,
+    FeatureConfig,
+    FeatureEncoder,
+)
 from eaglenet.methods import METHODS, Method
 from eaglenet.research.data.experts import load_expert_folder
 
@@ -56,6 +61,25 @@ def test_a_student_that_needs_the_ids_of_videos_gets_them() -> None:
     student = {"num_layers": 1, "text_layers": 1, "num_heads": 2, "hidden_dim": 12, "bank_size": 9}
     assert build("teachtext", student="hit", student_config=student).needs_ids
     assert not teachtext().needs_ids
+
+
+def test_search_knows_what_scores_of_the_student_contain() -> None:
+    """Hubness offsets of a store would be subtracted a second time."""
+    spec = METHODS["teachtext"]
+
+    def taught(student: str) -> Method:
+        encoder = FeatureEncoder(FeatureConfig(8, 8, 8))
+        return spec.build(spec.config_class(student=student, num_frames=3, dim=8), encoder)
+
+    method = taught("wordframe")
+    assert method.hubness_layer is None
+    method.student.bank.add(torch.randn(4, 8))
+    assert method.hubness_layer is not None
+    assert method.reads_words
+    assert taught("pair_reader").is_cross_encoder
+    plain = taught("clip4clip")
+    assert not plain.is_cross_encoder
+    assert not plain.reads_words
 
 
 @torch.no_grad()

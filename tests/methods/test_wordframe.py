@@ -155,14 +155,20 @@ def test_the_fast_form_gives_the_same_scores(changes: dict[str, bool], has_words
     torch.testing.assert_close(rough, plain, rtol=0, atol=0.2)
 
 
+@pytest.mark.parametrize("changes", [{}, {"both_ways": True}, {"weighted": False}])
+@pytest.mark.parametrize("is_empty", [False, True])
 @torch.no_grad()
-def test_the_fast_form_reads_words_after_padding() -> None:
+def test_the_fast_form_reads_masks_with_gaps(changes: dict[str, bool], is_empty: bool) -> None:
     """Features of other models may leave out their first token."""
-    method = build("wordframe", **SHAPE, coarse=False).float()
+    method = build("wordframe", **SHAPE, **changes, coarse=False).float()
     text, video = texts(3).to("cpu", torch.float32), videos(5).to("cpu", torch.float32)
-    assert text.words_mask is not None
-    text.words_mask[:, :2] = False
-    text.words_mask[:, 2:] = True
+    generator = torch.Generator().manual_seed(0)
+    for mask in (text.words_mask, video.mask):
+        assert mask is not None
+        mask[:] = torch.rand(mask.shape, generator=generator) < 0.5
+        mask[:, :2] = False
+        mask[:, -1] = True
+        mask[0] &= not is_empty
     plain = score_all(method, text, video, backend="reference")
     fast = score_all(method, text, video, backend="factorised")
     torch.testing.assert_close(fast, plain, rtol=0, atol=1e-5)

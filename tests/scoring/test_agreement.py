@@ -146,6 +146,15 @@ def test_a_video_without_any_real_frame_scores_as_the_method_says(
     assert largest_difference(scores, reference(method, texts(), video)) < EXACT
 
 
+@pytest.mark.parametrize("backend", ["factorised", "kernel"])
+@pytest.mark.parametrize("options", [{}, RELEASED, {**RELEASED, "mask_frames": True}])
+def test_gaps_in_masks_are_scored_as_the_method_says(options: dict[str, Any], backend: str) -> None:
+    """The first video has no real frame at all, and the second one alone, in the middle."""
+    method, video = model(**options), videos()
+    video.mask[:] = torch.tensor([[0] * 5, [0, 0, 1, 0, 0], [0, 1, 0, 1, 1], [1, 0, 1, 0, 0]])
+    assert difference(method, texts(), video, backend=backend) < 1e-5
+
+
 def test_padded_frames_do_not_matter_where_the_model_masks_them() -> None:
     method, video = model(**{**RELEASED, "mask_frames": True}), videos()
     other = VideoFeatures(

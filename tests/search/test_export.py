@@ -78,6 +78,11 @@ def test_command_shows_and_saves_a_transcript(store: Path, tmp_path: Path) -> No
             (500, 2000, "Hello"),
             (2500, 3500, "Bye"),
         ]
+    subtitles = store.parent / "films" / "film.en.srt"
+    content = subtitles.read_text()
+    result = run(app, [*command, "--source", english, "--save", str(subtitles)])
+    assert str(result.exception) == f"{subtitles} is an indexed file; choose another name"
+    assert subtitles.read_text() == content
     clip_id = read_clip_id(store, film)
     assert run(app, ["store", "transcript", clip_id, "--store", str(store)]).exit_code == 0
 
@@ -155,6 +160,19 @@ def test_a_contact_sheet_writes_accents_whatever_the_fonts() -> None:
     font = load_font(12)
     if "DejaVu" in font.getname()[0]:
         assert drawable("Zoe\u0301 Łódź", font) == "Zoé Łódź"
+    assert drawable("a\nb", font) == "a b"
+
+
+def test_each_letter_of_a_contact_sheet_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking up a letter takes 0.2 ms; a sheet has thousands."""
+    font = load_font(13)
+    letters = []
+    get_mask = type(font).getmask
+    monkeypatch.setattr(
+        type(font), "getmask", lambda self, text: letters.append(text) or get_mask(self, text)
+    )
+    assert drawable("banana " * 20, font) == "banana " * 20
+    assert sorted(letters) == ["a", "b", "n", *"\uffff" * 3]
 
 
 def test_a_contact_sheet_continues_in_the_next_row(bag: BagMethod, tmp_path: Path) -> None:

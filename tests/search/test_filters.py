@@ -92,6 +92,16 @@ def test_explains_which_filter_matches_no_file() -> None:
     )
 
 
+def test_explains_that_no_file_has_a_position_or_names_a_camera() -> None:
+    far = Filters(near="1,1", camera="canon")
+    some = "none of the 3 files has a place within 10 km of 1,1 or a camera like 'canon'"
+    assert far.why_empty(FILES) == some
+    unknown = np.full(3, np.nan)
+    bare = dataclasses.replace(FILES, latitudes=unknown, longitudes=unknown, cameras=[None] * 3)
+    assert far.why_empty(bare) == f"{some}; no file has a position; no file names a camera"
+    assert Filters(camera="canon").why_empty(bare).endswith("'canon'; no file names a camera")
+
+
 def test_expands_typed_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """``~/`` and ``./``, which no stored path begins with."""
     monkeypatch.setenv("HOME", "/home")

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.encoders.catalogue import CARDS
-from eaglenet.search.engine import Engine, language_of
+from eaglenet.search.engine import Engine
+from eaglenet.search.wording import language_of
 from small_model import save_small_model
 from small_videos import colour_video
 
@@ -27,7 +28,20 @@ GERMAN = "ein Hund und eine Katze"
         ("een hond op het strand", "Dutch"),
         ("\u72ac\u304c\u8d70\u308b", "another language"),
         ("\u0441\u043e\u0431\u0430\u043a\u0430", "another language"),
+        ("Pfannkuchen", "German"),
+        ("Kindergeburtstag 2023", "German"),
+        ("kein Hund", "German"),
+        ("g\u00e2teau", "French"),
+        ("cumplea\u00f1os", "Spanish"),
+        ("compleanno", "Italian"),
+        ("anivers\u00e1rio", "Portuguese"),
+        ("verjaardagstaart", "Dutch"),
         ("a dog on the beach", ""),
+        ("kindergarten graduation", ""),
+        ("David Schwimmer", ""),
+        ("Neuschwanstein", ""),
+        ("Encanto abuela", ""),
+        ("Feliz Navidad", ""),
         ("man in water", ""),
         ("los angeles skyline", ""),
         ("la la land poster", ""),

@@ -134,5 +134,11 @@ def test_mistakes_are_named(old: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             runner.invoke(app, ["index", *arguments], catch_exceptions=False)
+    arguments = ["watch", "", "--store", str(tmp_path / "new"), "--rounds", "1"]
+    with pytest.raises(UsageError, match="a path is empty"):
+        runner.invoke(app, arguments, catch_exceptions=False)
+    for words in (["index", str(tmp_path)], ["search", "red"], ["store", "info"]):
+        with pytest.raises(StoreError, match="location of the store is empty"):
+            runner.invoke(app, [*words, "--store", ""], catch_exceptions=False)
     with pytest.raises(StoreError, match="cannot be swapped"):
         swap_stores(tmp_path / "nowhere", old)

@@ -111,6 +111,15 @@ def test_says_how_many_clips_pass_the_filters(world: Path) -> None:
     assert searched("--in", "speech").startswith("this store has no transcripts")
 
 
+def test_says_once_how_to_write_a_negation(world: Path) -> None:
+    arguments = ["search", "a red car but no girl", "--store", str(world / "store")]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("hardly matters to a model") == 1
+    assert "eaglenet search 'a red car' --not girl" in result.stderr
+    assert "girl" not in result.stdout.replace("a red car but no girl", "")
+
+
 def test_says_that_paths_contain_the_text(world: Path) -> None:
     def hints(text: str, *options: str) -> list[str]:
         arguments = ["search", text, "--store", str(world / "store"), *options]
@@ -247,6 +256,54 @@ def test_all_hits_are_saved_as_one_reel_and_as_a_timeline(world: Path, tmp_path:
     assert timeline.read_text().count("FROM CLIP NAME") == len(hits)
 
 
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("--save-reel", "blue.mp4"),
+        ("--html", "blue.mp4"),
+        ("--save-reel", "link/blue.mp4"),
+        ("--save-reel", "link.mp4"),
+    ],
+)
+def test_an_indexed_file_is_never_replaced(
+    world: Path, tmp_path: Path, option: str, name: str
+) -> None:
+    blue = world / "videos" / "blue.mp4"
+    content = blue.read_bytes()
+    (tmp_path / "link").symlink_to(blue.parent)
+    (tmp_path / "link.mp4").symlink_to(blue)
+    output = tmp_path / name if name.startswith("link") else blue
+    command = ["search", "a red car", "--store", str(world / "store"), option, str(output)]
+    result = runner.invoke(app, command)
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == f"{output} is an indexed file; choose another name"
+    assert result.stdout == ""
+    assert blue.read_bytes() == content
+
+
+def test_subtitles_beside_an_indexed_file_are_never_replaced(world: Path, tmp_path: Path) -> None:
+    subtitles = world / "videos" / "blue.en.srt"
+    subtitles.write_text("mine")
+    command = ["search", "a red car", "--store", str(world / "store"), "--save-timeline"]
+    try:
+        result = runner.invoke(app, [*command, str(subtitles)])
+        assert subtitles.read_text() == "mine"
+    finally:
+        subtitles.unlink()
+    assert isinstance(result.exception, UsageError)
+    assert "may be the subtitles of" in str(result.exception)
+    elsewhere = tmp_path / "blue.en.srt"
+    elsewhere.write_text("an earlier timeline")
+    assert runner.invoke(app, [*command, str(elsewhere)]).exit_code == 0
+    assert elsewhere.read_text() != "an earlier timeline"
+
+
+def test_a_reel_replaces_an_earlier_reel(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "blue.mp4").write_bytes(b"an earlier reel, with the name of an indexed file")
+    search(world, "a red car", "--save-reel", str(tmp_path / "blue.mp4"))
+    assert (tmp_path / "blue.mp4").stat().st_size > 1000
+
+
 def test_a_reel_leaves_out_what_cannot_be_read(world: Path, tmp_path: Path) -> None:
     blue = world / "videos" / "blue.mp4"
     content, times = blue.read_bytes(), blue.stat()
@@ -358,6 +415,8 @@ def test_saves_results_although_some_files_are_missing(world: Path, tmp_path: Pa
     assert Path(hits["red & green.mp4"]["saved"]).is_file()
     assert hits["blue.mp4"]["saved"] is None
     assert "1 indexed file no longer exists (first: " in result.stderr
+    drop = f"eaglenet index {tmp_path / 'videos'} --store {tmp_path / 'store'} --drop-missing"
+    assert f"remove from the store with: {drop}\n" in result.stderr
     assert "1 result not saved" in result.stderr
     saving = ["--save-timeline", str(tmp_path / "cuts.csv")]
     result = runner.invoke(app, ["search", "red", *store, *saving])
@@ -370,6 +429,35 @@ def test_saves_results_although_some_files_are_missing(world: Path, tmp_path: Pa
     result = runner.invoke(app, ["search", "red", *store, *saving])
     assert isinstance(result.exception, VideoDecodeError)
     assert not (tmp_path / "cuts.csv").exists()
+
+
+def test_a_renamed_folder_can_be_removed_as_the_message_says(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "videos", tmp_path / "videos")
+    store = ["--store", str(tmp_path / "store")]
+    index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
+    assert runner.invoke(app, [*index, *IN_THIS_PROCESS]).exit_code == 3
+    (tmp_path / "videos").rename(tmp_path / "films")
+    message = runner.invoke(app, ["search", "red", *store]).stderr
+    assert f"{tmp_path / 'videos'} does not exist: if it was renamed, index it" in message
+    command = message.strip().splitlines()[-1].partition("with: eaglenet ")[2]
+    result = runner.invoke(app, command.split())
+    assert "removed 3 files" in result.output, result.output
+
+
+def test_a_changed_file_is_named_once_and_without_an_error_number(
+    world: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(world / "videos", tmp_path / "videos")
+    store = ["--store", str(tmp_path / "store")]
+    index = ["index", str(tmp_path / "videos"), *store, "--model", str(world / "model")]
+    assert runner.invoke(app, [*index, *IN_THIS_PROCESS]).exit_code == 3
+    blue = tmp_path / "videos" / "blue.mp4"
+    blue.write_bytes(blue.read_bytes() + b"more")
+    saving = ["--save-timeline", str(tmp_path / "cuts.csv")]
+    result = runner.invoke(app, ["search", "red", *store, *saving])
+    problem = result.stderr.partition("1 result not saved:\n")[2].strip()
+    assert problem.startswith(f"{blue}: the file has changed since it was indexed; index")
+    assert problem.endswith("eaglenet index FOLDER")
 
 
 @pytest.mark.parametrize(("seconds", "lines"), [(0.0, 4), (1000.0, 1)])
@@ -458,6 +546,9 @@ def test_joins_words_without_quotes(world: Path) -> None:
     assert "2 texts; search for one" in str(result.exception)
     assert "--queries FILE" in str(result.exception)
     result = runner.invoke(app, ["search", store[1], "a red circle"])
+    assert f"{store[1]} is a store; search in it with --store {store[1]}" in str(result.exception)
+    none = ["--store", str(world / "none")]  # As without the option, where nothing is indexed.
+    result = runner.invoke(app, ["search", store[1], "red", *none])
     assert f"{store[1]} is a store; search in it with --store {store[1]}" in str(result.exception)
     assert isinstance(runner.invoke(app, ["search", "a " * 5000, "b"]).exception, UsageError)
 
@@ -668,5 +759,11 @@ def test_recording_dates_are_shown_and_searched(world: Path, tmp_path: Path) -> 
     assert (len(literal["hits"]), literal["notice"]) == (2, "")
     result = runner.invoke(app, ["search", "--store", str(tmp_path / "store"), "red in 2023"])
     assert "--literal searches for the text as it is" in result.stderr
+    undated = "1 file has no recording date: the modification time was used"
+    assert result.stderr.count(undated) == 1
+    result = runner.invoke(app, ["search", "--store", str(tmp_path / "store"), "red, July 2023"])
+    (searched,) = (line for line in result.stderr.splitlines() if line.startswith("searched"))
+    assert searched.startswith("searched 1 of 2 clips")
+    assert searched.endswith(f"; {undated}")
     info = runner.invoke(app, ["store", "info", "--store", str(tmp_path / "store")]).stdout
     assert "1 with a date, 1 with a place" in info

@@ -42,11 +42,47 @@ def test_filters_that_no_file_can_meet_are_refused(client: TestClient) -> None:
         {"after": "2026-05-31", "before": "2026-05-01"},
     ):
         answer = client.get("/api/search", params={"q": "red", **bounds})
-        assert answer.status_code == 400
+        assert answer.status_code == 422
         assert "swap" in answer.json()["error"]["message"]
     answer = client.get("/api/search", params={"q": "red", "near": "91,0"})
-    assert answer.status_code == 400
+    assert answer.status_code == 422
     assert "'91,0' is not a place" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status"),
+    [
+        ({"q": "red", "k": 0}, 422),
+        ({"q": "red", "kk": 1}, 422),
+        ({"q": "red", "after": "soon"}, 422),
+        ({"q": "red", "within": "5km"}, 422),
+        ({"q": "red", "near": "48.1,200"}, 422),
+        ({"q": "red", "min_confidence": 0.5}, 422),
+        ({"q": '"red" then "blue" within soon'}, 422),
+        ({"q": "red", "near": "Atlantis"}, 404),
+        ({"q": 'clip:ffffffff-1 + "red"'}, 404),
+    ],
+)
+def test_a_wrong_value_is_422_and_what_is_not_here_is_404(
+    client: TestClient, parameters: dict[str, object], status: int
+) -> None:
+    answer = client.get("/api/search", params=parameters)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (
+        status,
+        "invalid" if status == 422 else "not_found",
+    )
+
+
+def test_head_answers_like_get_without_a_body(client: TestClient, clip_id: str) -> None:
+    for name in ("thumbnail", "frame"):
+        got, asked = (
+            getattr(client, method)(f"/api/clips/{clip_id}/{name}") for method in ("get", "head")
+        )
+        assert (asked.status_code, got.status_code) == (200, 200)
+        for header in ("content-type", "content-length", "cache-control"):
+            assert asked.headers[header] == got.headers[header]
+        unknown = f"/api/clips/ffffffff-1/{name}"
+        assert client.head(unknown).status_code == client.get(unknown).status_code == 404
 
 
 def test_filters_negatives_and_groups_reach_the_engine(client: TestClient, engine: Engine) -> None:
@@ -231,11 +267,18 @@ def test_wrong_methods_and_bodies_have_the_same_shape(client: TestClient) -> Non
     for name, value in {"k": "5", "group": "yes", "min_duration": True, "after": 0}.items():
         body = {"queries": ["red"], name: value}
         assert client.post("/api/search", json=body).status_code == 422, name
-    for content in (b"{", b"[" * 60_000, b"\xff\xfe", b'{"queries": ["\\ud800"]}', b"null"):
+    contents = {
+        b"{": 400,
+        b"\xff\xfe": 400,
+        b"[" * 60_000: 400,
+        b'{"queries": ["\\ud800"]}': 422,
+        b"null": 422,
+    }
+    for content, status in contents.items():
         answer = client.post(
             "/api/search", content=content, headers={"content-type": "application/json"}
         )
-        assert answer.status_code in (400, 422), content[:20]
+        assert answer.status_code == status, content[:20]
         assert set(answer.json()["error"]) == {"code", "message", "hint"}
 
 

@@ -166,11 +166,10 @@ def explore(
             "confidence was not measured",
             "every part is subtracted",
             "'negative' is for texts",
-            "no clip",
             "searches frames only",
             "the query is empty",
         )
-        if answer.status_code != 400 or not any(reason in answer.text for reason in reasons):
+        if answer.status_code != 422 or not any(reason in answer.text for reason in reasons):
             case.validate_response(answer)
 
     check_case()

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -40,6 +41,8 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver.exceptions import ToolError
+
+from eaglenet.serve.mcp import _span
 
 TOKEN = "a-token-of-some-length"
 TOOLS = {"search_moments", "similar", "look", "read_transcript", "list_files", "store_status"}
@@ -131,9 +134,16 @@ async def use_every_tool(client: Client, saved: Path) -> None:
     assert "2023-07-01 to 2023-07-31" in dated["note"]
     plain = await call(client, "search_moments", query="a red ball, July 2023", literal=True)
     assert (len(plain["moments"]), plain["note"]) == (8, "")
+    negated = await call(client, "search_moments", query="a red ball but no girl")
+    assert 'write: "a red ball" - "girl"' in negated["note"]
+    long_text = " and ".join(["a red ball with no girl"] * 20)
+    assert (
+        "longer than the model" in (await call(client, "search_moments", query=long_text))["note"]
+    )
     every = ["visual", "speech", "screen-text", "descriptions"]
     assert (await call(client, "search_moments", query="a ball", search_in=every))["moments"]
-    for place in ({"near": "48.1,11.6", "within": "5km"}, {"camera": "canon"}):
+    places = {"near": "48.1,11.6", "within": "5km"}
+    for place in (places, {"camera": "canon"}, {"tags": ["holiday"]}):
         far = await call(client, "search_moments", query="a red ball", **place)
         assert (far["moments"], "none of the 11 files" in far["note"]) == ([], True)
     composed = '"a red ball" then "a blue ball" within 30s'
@@ -182,6 +192,13 @@ async def use_tools_without_a_model(client: Client, saved: Path) -> None:
     assert "1 to 1 s is empty" in text
     text = await refusal(client, "save_clip", clip_id=clip_id, start=100, end=120)
     assert "100 to 120 s is outside this file, which lasts" in text
+
+
+def test_an_end_alone_is_compared_with_the_start_of_the_clip() -> None:
+    clip, files = SimpleNamespace(start=8.0, end=18.0), SimpleNamespace(durations=[60.0])
+    assert _span(clip, files, None, 9.0) == (8.0, 9.0)  # type: ignore[arg-type]
+    with pytest.raises(ToolError, match=r"end 2 s is before this clip \(8 s\); give a start, too"):
+        _span(clip, files, None, 2.0)  # type: ignore[arg-type]
 
 
 HOSTILE: list[tuple[str, dict[str, Any]]] = [

@@ -249,6 +249,26 @@ def test_moments_are_selected_saved_and_kept(browser: object, address: str, tmp_
     tab.context.close()
 
 
+def test_a_negation_becomes_a_part_to_avoid(browser: object, address: str) -> None:
+    tab = Watched(browser, address)
+    page = tab.page
+    page.goto("/?q=a+red+ball")
+    page.wait_for_selector("button.card")
+    assert page.locator("#negation").is_hidden()
+    page.fill("#query", "a red ball but no girl and no dog")
+    page.press("#query", "Enter")
+    page.wait_for_selector("#negation:not([hidden])")
+    assert page.text_content("#exclude") == 'Search for "a red ball" without "girl" and "dog"'
+    page.click("#exclude")
+    page.wait_for_selector("#negation", state="hidden")
+    assert page.input_value("#query") == "a red ball"
+    rows = page.locator("#query-parts li")
+    assert rows.locator("select").evaluate_all("all => all.map(s => s.value)") == ["-", "-"]
+    assert rows.locator("input").evaluate_all("all => all.map(i => i.value)") == ["girl", "dog"]
+    assert tab.problems == []
+    tab.context.close()
+
+
 @pytest.mark.slow
 def test_names_are_searched_and_another_language_is_told(
     browser: object, address: str, engine: Engine, monkeypatch: pytest.MonkeyPatch

@@ -32,7 +32,7 @@ def test_bad_queries_are_answered_with_their_reason(client: TestClient) -> None:
         ('"red" then "blue" within soon', "duration"),
     ):
         answer = client.get("/api/search", params={"q": query})
-        assert answer.status_code == 400, answer.text
+        assert answer.status_code == 422, answer.text
         assert reason in answer.json()["error"]["message"]
 
 
@@ -48,6 +48,18 @@ def test_a_query_in_another_language_gets_a_hint(
     queries = ["ein roter Ball", "a red ball"]
     results = client.post("/api/search", json={"queries": queries}).json()["results"]
     assert ["German" in result["language_hint"] for result in results] == [True, False]
+
+
+def test_a_negation_gets_a_hint_and_the_query_that_means_it(client: TestClient) -> None:
+    queries = ["a ball but no girl", "a red ball"]
+    results = client.post("/api/search", json={"queries": queries}).json()["results"]
+    advice, none = (result["negation"] for result in results)
+    assert (advice["text"], advice["negatives"], none) == ("a ball", ["girl"], None)
+    assert advice["reason"].startswith("'no' hardly matters to a model")
+    assert advice["query"] == '"a ball" - "girl"'
+    for change in ({"negative": "girl"}, {"literal": "true"}, {"in": "speech"}):
+        answer = client.get("/api/search", params={"q": queries[0], **change})
+        assert answer.json()["negation"] is None
 
 
 def test_an_unknown_parameter_is_answered_with_those_that_exist(client: TestClient) -> None:
@@ -91,7 +103,7 @@ def test_a_least_confidence_needs_a_measured_model(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = client.get("/api/search", params={"q": "red", "min_confidence": 0.3})
-    assert (refused.status_code, "not measured" in refused.text) == (400, True)
+    assert (refused.status_code, "not measured" in refused.text) == (422, True)
     assert client.get("/api/info").json()["confidence_measured"] is False
     for value in (-1, 1.5, "nan", "high"):
         assert client.get("/api/search?q=red", params={"min_confidence": value}).status_code == 422
@@ -118,3 +130,13 @@ def test_a_least_confidence_needs_a_measured_model(
     sent = {"queries": ["red", "\u200b"], "path": "beach"}
     results = client.post("/api/search", json=sent).json()["results"]
     assert [result["note"].startswith(notice) for result in results] == [True, False]
+
+
+def test_a_text_that_is_longer_than_the_model_reads_has_a_note(
+    client: TestClient, engine: Engine
+) -> None:
+    queries = ["a red ball " * 50, "a red ball"]
+    results = client.post("/api/search", json={"queries": queries}).json()["results"]
+    assert ["is longer than the model reads" in result["note"] for result in results] == [
+        True, False,
+    ]  # fmt: skip

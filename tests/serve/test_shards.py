@@ -40,7 +40,7 @@ from eaglenet.serve.app import create_app, run_app
 from eaglenet.serve.problems import Problem
 from eaglenet.serve.settings import Settings
 from eaglenet.store.records import Changes
-from eaglenet.store.store import LocalStore, open_store
+from eaglenet.store.store import LocalStore, Store, open_store
 
 SHARDS = 3
 QUERIES = ["a red ball", "two blue cars", "something green moves"]
@@ -414,24 +414,29 @@ def test_rows_of_another_shard_are_refused(
     assert front.missing_shards == ("shard 2 of 3",)
 
 
+def two_shards(folder: Path) -> tuple[Store, list[Shard]]:
+    store, *copies = (open_store(folder) for _ in range(3))
+    return store, [Shard(copy, (number, 2)) for number, copy in enumerate(copies, 1)]
+
+
+def commit_change(folder: Path) -> None:
+    with LocalStore.write(folder) as writer:
+        file = writer.files()[0]
+        writer.commit(Changes(files=[dataclasses.replace(file, size=file.size + 1)]))
+
+
 def test_a_search_during_a_commit_is_begun_again_with_the_newer_version(
     demo: DemoStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(demo.folder, tmp_path / "store")
-    store = open_store(tmp_path / "store")
-    shards = [Shard(open_store(tmp_path / "store"), (number, 2)) for number in (1, 2)]
+    store, shards = two_shards(tmp_path / "store")
     commits = 0
-
-    def change() -> None:
-        with LocalStore.write(tmp_path / "store") as writer:
-            file = writer.files()[0]
-            writer.commit(Changes(files=[dataclasses.replace(file, size=file.size + 1)]))
 
     def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
         nonlocal commits
         if commits < 1:
             commits += 1
-            change()
+            commit_change(tmp_path / "store")
         request = ScanRequest(**json.loads(json.dumps(body)))
         try:
             return shards[self.shard[0] - 1].scan(request)
@@ -460,16 +465,13 @@ def test_every_search_during_a_commit_is_begun_again(
 ) -> None:
     """Two at once: that the first begins again does not make the shard wrong for the second."""
     shutil.copytree(demo.folder, tmp_path / "store")
-    store = open_store(tmp_path / "store")
-    shards = [Shard(open_store(tmp_path / "store"), (number, 2)) for number in (1, 2)]
+    store, shards = two_shards(tmp_path / "store")
     both = threading.Barrier(2)
 
     def post(self: RemoteShard, query: ShardQuery[Any], body: dict[str, Any]) -> Any:
         if body["version"] == before and self.shard[0] == 1:
             if both.wait(60) == 0:
-                with LocalStore.write(tmp_path / "store") as writer:
-                    file = writer.files()[0]
-                    writer.commit(Changes(files=[dataclasses.replace(file, size=file.size + 1)]))
+                commit_change(tmp_path / "store")
             both.wait(60)
             raise shard_front.OtherVersionError("another version")
         return shards[self.shard[0] - 1].scan(ScanRequest(**json.loads(json.dumps(body))))

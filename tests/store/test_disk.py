@@ -5,14 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from made_store import fill
+from made_store import CLIPS, content_of, fill, make_manifest
 
 from eaglenet.core.errors import StoreError
 from eaglenet.store import disk, schema
+from eaglenet.store import store as store_module
 from eaglenet.store.disk import store_errors
+from eaglenet.store.records import Changes, SourceWindows
 from eaglenet.store.store import LocalStore
 
 
@@ -75,3 +81,68 @@ def test_a_store_that_was_hardly_begun_is_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="create one with: eaglenet index"):
         LocalStore.open(folder)
     assert len(fill(folder, 1).snapshot()) == 4
+
+
+@pytest.mark.parametrize("suffix", ["store.db", ".vectors", ".windows"])
+def test_a_file_that_cannot_be_inspected_is_not_taken_for_missing(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a damaged one either; for a moment, a network disk may fail in this way."""
+    fill(tmp_path / "store", 1)
+    key, first, count = (content_of(0), "subtitle", ""), np.uint32([0]), np.uint32([2])
+    with LocalStore.write(tmp_path / "store") as writer:
+        windows = SourceWindows(key, "e", first, count, np.eye(1, 40, dtype=np.float32))
+        writer.commit(Changes(windows=[windows]))
+    read_status, num_failures = os.stat, 0
+
+    def fail(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        nonlocal num_failures
+        if str(path).endswith(suffix):
+            num_failures += 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_status(path, *arguments, **options)
+
+    def read() -> None:
+        LocalStore.open(tmp_path / "store").snapshot().windows("e")
+
+    def write() -> None:
+        with LocalStore.write(tmp_path / "store", make_manifest()):
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", fail)
+        # As of Python 3.14.
+        patch.setattr(Path, "exists", lambda path: os.path.exists(path))
+        patch.setattr(Path, "is_file", lambda path: os.path.isfile(path))
+        for work in (read, write) if suffix == "store.db" else (read,):
+            with pytest.raises(OSError, match="Input/output error"):
+                work()
+    assert num_failures
+    assert len(LocalStore.open(tmp_path / "store").snapshot()) == CLIPS
+
+
+def test_no_store_is_replaced_by_an_empty_one_if_a_disk_fails_under_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "store", 1)
+    read_status = os.stat
+
+    def fail(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("store.db"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_status(path, *arguments, **options)
+
+    @contextmanager
+    def lock(folder: Path) -> Iterator[None]:
+        with disk.writer_lock(folder), monkeypatch.context() as patch:
+            patch.setattr(os, "stat", fail)
+            patch.setattr(Path, "exists", lambda path: os.path.exists(path))  # Python 3.14.
+            yield
+
+    monkeypatch.setattr(store_module, "writer_lock", lock)
+    with (
+        pytest.raises((OSError, StoreError), match="Input/output error"),
+        LocalStore.write(tmp_path / "store", make_manifest()),
+    ):
+        pass
+    assert len(LocalStore.open(tmp_path / "store").snapshot()) == CLIPS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -10,13 +11,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from index_run import found, index
 from made_store import CLIPS, changes_of, fill, make_manifest, path_of
 
 from eaglenet.core.errors import StoreError
+from eaglenet.store import repair
+from eaglenet.store.disk import DamageError
 from eaglenet.store.records import Changes
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
 
 HERE = Path(__file__).parent
@@ -86,6 +91,53 @@ def test_several_readers_see_whole_versions_while_a_writer_commits(tmp_path: Pat
         assert reader.wait() == 0
         assert reader.stdout is not None
         assert int(reader.stdout.read().split()[0]) > 2
+
+
+def test_a_store_is_verified_while_a_writer_commits_and_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that has changed is verified again; it is not called damaged."""
+    folder = tmp_path / "store"
+    store = fill(folder, 3)
+    verify_segment, number = repair._verify_segment, itertools.count(3)
+
+    def commit(*arguments: Any) -> None:
+        monkeypatch.setattr(repair, "_verify_segment", verify_segment)
+        with LocalStore.write(folder) as writer:
+            writer.commit(changes_of(next(number)))
+            writer.commit(Changes(removed_files=[path_of(1)]))
+            writer.finish()  # Removes the segment, which has many removed clips.
+
+    def snapshot() -> Snapshot:
+        monkeypatch.setattr(store, "snapshot", make_snapshot)
+        version = make_snapshot()
+        with LocalStore.write(folder) as writer:
+            writer.commit(changes_of(next(number)))
+        return version
+
+    make_snapshot = store.snapshot
+    monkeypatch.setattr(store, "snapshot", snapshot)
+    monkeypatch.setattr(repair, "_verify_segment", commit)
+    assert store.verify().clips == 4 * CLIPS
+    path = next((folder / "segments").glob("*.features"))
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(DamageError, match="features"):
+        store.verify()
+
+
+def test_a_store_that_changes_during_every_attempt_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, numbers = fill(tmp_path, 2), itertools.count(2)
+
+    def fail(snapshot: Snapshot) -> None:
+        with LocalStore.write(tmp_path) as writer:
+            writer.commit(changes_of(next(numbers)))
+        raise DamageError("a segment is missing")
+
+    monkeypatch.setattr(repair, "verify", fail)
+    with pytest.raises(OutdatedError, match="while nothing indexes"):
+        store.verify()
 
 
 def test_a_reader_does_not_wait_for_an_open_transaction(tmp_path: Path) -> None:
@@ -162,3 +214,26 @@ def test_a_forked_process_opens_its_own_connection(tmp_path: Path) -> None:
         os._exit(0 if len(store.snapshot().clips([0])) == 1 else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(store.snapshot()) == CLIPS
+
+
+@pytest.mark.parametrize("kind", ["vectors", "codes", "labels"])
+def test_a_segment_that_a_writer_removes_while_it_is_opened_is_opened_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    fill(folder, 3)
+    store, read_status = LocalStore.open(folder), Path.stat
+
+    def remove_after(path: Path, **options: Any) -> os.stat_result:
+        status = read_status(path, **options)
+        if path.suffix == f".{kind}":
+            monkeypatch.setattr(Path, "stat", read_status)
+            with LocalStore.write(folder) as writer:
+                writer.commit(Changes(removed_files=[path_of(0), path_of(1)]))
+                writer.finish()
+            assert not path.exists()
+        return status
+
+    monkeypatch.setattr(Path, "stat", remove_after)
+    assert len(store.snapshot()) == CLIPS
+    assert store.usage()

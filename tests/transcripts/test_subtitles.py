@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eaglenet.transcripts import subtitles
 from eaglenet.transcripts.lines import MAX_CHARACTERS, TranscriptLine
 from eaglenet.transcripts.subtitles import (
     MAX_BYTES,
@@ -248,3 +249,21 @@ def test_finds_files_beside_a_video_by_suffix_in_any_case(tmp_path: Path) -> Non
         ("a.en.SRT", "en"),
     ]
     assert SubtitleFinder().beside(str(tmp_path / "gone" / "a.mp4")) == []
+
+
+def test_subtitles_of_other_videos_are_not_compared_with_each_video(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["7.srt", "7.en.srt", "7-b.srt", "7b.srt", "70.srt", "7 .srt", "6.srt", "7..srt"]
+    for name in [*names, *(f"film {number}.srt" for number in range(40))]:
+        (tmp_path / name).touch()
+    compared = []
+
+    def compare(name: str, stem: str) -> str | None:
+        compared.append(name)
+        return language_of(name, stem)
+
+    monkeypatch.setattr(subtitles, "language_of", compare)
+    files = SubtitleFinder().beside(str(tmp_path / "7.mp4"))
+    assert [Path(file.path).name for file in files] == ["7.en.srt", "7.srt"]
+    assert sorted(compared) == ["7..srt", "7.en.srt", "7.srt"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode_request
@@ -42,3 +43,11 @@ def wrong_type(request: int) -> int:
 def wait(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
+
+
+def compute(path: Path) -> float:
+    """Use 1.5 s of processor time."""
+    start = time.process_time()
+    while time.process_time() < start + 1.5:
+        pass
+    return 1.5

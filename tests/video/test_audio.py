@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.video import audio
 from eaglenet.video.audio import AudioFormat, Resampler, decode_audio
 
 PARTS = {
@@ -119,6 +120,7 @@ def test_an_error_at_the_end_of_a_format_loses_only_its_end() -> None:
 MANY_CHANNELS = """
 import sys
 from pathlib import Path
+from eaglenet.video import audio
 from eaglenet.video.audio import AudioFormat, decode_audio
 from eaglenet.video.saving import MomentRequest, encode_moment
 from eaglenet.video.streaming import stream
@@ -175,3 +177,34 @@ def test_a_container_that_breaks_off_is_an_error_that_names_the_file(tmp_path: P
     samples = decode_audio(path, 0.0, 3.0, format, accept_damage=True)
     assert samples is not None
     assert samples.shape[1] > 8_000
+
+
+def test_sound_goes_on_after_many_broken_packets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only so many broken packets in a row end it: reception comes and goes."""
+    monkeypatch.setattr(audio, "MAX_FAILURES", 20)
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("flac", rate=8000, layout="mono")
+        for second in range(10):
+            frame = tone(8000, "mono", 440.0)
+            frame = av.AudioFrame.from_ndarray(
+                (frame.to_ndarray() * 32767).astype(np.int16), format="s16", layout="mono"
+            )
+            frame.sample_rate, frame.time_base = 8000, Fraction(1, 8000)
+            frame.pts = second * 8000
+            for packet in stream.encode(frame):
+                container.mux(broken(packet) if second % 2 else packet)
+        container.mux(stream.encode(None))
+    samples = decode_audio(path, 0.0, 10.0, AudioFormat(8000, "mono"))
+    assert samples is not None
+    middles = samples[0, : 9 * 8000].reshape(9, 8000)[:, 1000:7000]  # packets cross seconds
+    assert (np.abs(middles).max(axis=1) > 0.1).tolist() == [n % 2 == 0 for n in range(9)]
+
+
+def broken(packet: Any) -> Any:
+    result = av.Packet(b"\xff\xf8" + b"\x55" * 30)
+    result.stream, result.time_base = packet.stream, packet.time_base
+    result.pts, result.dts, result.duration = packet.pts, packet.dts, packet.duration
+    return result

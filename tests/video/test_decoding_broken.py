@@ -14,6 +14,7 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.types import FrameSpec
 from eaglenet.video.decoding import decode, decode_windows, is_video, probe
 from eaglenet.video.frame_images import FramesRequest, read_frame_images
+from eaglenet.video.source import open_video
 
 SPEC = FrameSpec(num_frames=7, size=64)
 CODES = {"a.mp4": "h264", "a.mkv": "h264", "b.mp4": "hevc", "c.webm": "vp9", "d.mp4": "av1"}
@@ -40,8 +41,11 @@ def broken_files(folder: Path, whole: Path) -> dict[str, Path]:
     cut = folder / "cut.mp4"
     complete = (whole / "index_last.mp4").read_bytes()
     cut.write_bytes(complete[: len(complete) // 2])
+    hollow = folder / "hollow.mp4"
+    hollow.write_bytes(bytes.fromhex("00000010 66747970 69736f6d 00000000 00000008 6d6f6f76"))
     return {
         "text renamed": text,
+        "no streams": hollow,
         "zero bytes": empty,
         "noise": noise,
         "truncated, index last": cut,
@@ -53,6 +57,7 @@ def broken_files(folder: Path, whole: Path) -> dict[str, Path]:
 
 CAUSES = {
     "text renamed": "not a video",
+    "no streams": r"has no video stream \(it has no streams at all\)",
     "zero bytes": "empty",
     "noise": "not a video",
     "truncated, index last": "incomplete",
@@ -205,3 +210,11 @@ def test_accepts_any_file_name(tmp_path: Path, whole: Path, name: str) -> None:
     path.write_bytes((whole / "a.mp4").read_bytes())
     assert is_video(path)
     assert read_numbers(decode(path, SPEC).frames) == expected_numbers(150, 7)
+
+
+@pytest.mark.parametrize("time", [2**63, -(2**63) - 1])
+def test_a_time_beyond_64_bits_is_no_error(whole: Path, time: int) -> None:
+    """A damaged file may claim any time: FFmpeg cannot be asked for it."""
+    with open_video(whole / "a.mkv") as source:
+        source.seek(time)
+        assert next(iter(source.packets())).pts == 0

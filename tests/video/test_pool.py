@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 import torch
 from pool_work import (
     SPEC,
+    compute,
     die_on_poison,
     end_at_once,
     share_request,
@@ -28,7 +30,9 @@ from pool_work import (
 from videos import read_numbers, write_numbered
 
 from eaglenet.core.errors import EagleNetError
+from eaglenet.video import worker as worker_module
 from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode, decode_many
+from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
 from eaglenet.video.worker import IsolatedProcess
@@ -122,6 +126,20 @@ def test_closing_early_ends_the_workers(film: Path) -> None:
     assert time.monotonic() - start < 30
 
 
+def test_processor_time_of_the_last_file_counts(film: Path) -> None:
+    """Benchmarks compare processor time of child processes, which the kernel adds up on waiting."""
+    before = child_seconds()
+    access: Access[Path, float] = Access(share=share_file)
+    assert len(list(map_ahead(compute, [film], workers=1, access=access))) == 1
+    # 1.5 s of the work, and those of starting the host.
+    assert child_seconds() - before >= 1.5
+
+
+def child_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
 def test_prefetch_limits_the_work_ahead(film: Path) -> None:
     num_taken = 0
 
@@ -204,3 +222,18 @@ def test_a_process_does_not_end_with_the_thread_that_called_it_first() -> None:
     finally:
         may_end.set()
         process.close()
+
+
+def test_a_process_starts_in_a_thread_that_outlives_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python shuts down all pools of threads when the main thread ends, then waits for others."""
+    starter = ThreadPoolExecutor(1)
+    starter.shutdown()
+    monkeypatch.setattr(worker_module, "_starter", starter)
+    process = IsolatedProcess(wait, 2**30, 60.0)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            assert thread.submit(process, 0.0).result() == 0.0
+        finally:
+            process.close()

@@ -24,10 +24,12 @@ from eaglenet.cli.options import (
     root_setting,
 )
 from eaglenet.cli.terminal import print_line, print_record
-from eaglenet.core.errors import EagleNetError, UnknownNameError, UsageError
+from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_hours, pluralize
+from eaglenet.models.files import WHOLE_MODEL
+from eaglenet.research.names import refuse_unknown_names, unknown_choice
 
 if TYPE_CHECKING:
     from eaglenet.research.evaluation.figures import QualitativeExample
@@ -77,11 +79,20 @@ def compare(
     """Train and evaluate methods with the same data and seeds.
 
     Writes compare.json and compare.md (recalls with mean and spread, test time, parameters, memory
-    and budgets), and report/, which says which differences are significant. On demo, features,
+    and budgets), and report/, which says which differences are significant and has the tables as
+    LaTeX. On demo, features,
     frames and experts all methods have the same budget; with --protocol original each has that of
     its authors, and the report lists the differences. The epoch is chosen on validation. A method
     that cannot run gets a row with the reason. Run the same command again to continue.
     """
+    refuse_unknown_names(
+        methods=[label.partition(":")[0] for label in methods],
+        data=data,
+        tower=tower,
+        protocol=protocol,
+        settings=settings,
+    )
+    root_settings = root_setting(root)
     with show_progress(quiet=as_json) as announce:
         with activity("loading PyTorch"):
             from eaglenet.research.experiments import campaign
@@ -89,7 +100,6 @@ def compare(
             from eaglenet.research.recipes.comparison import compare as run_comparison
             from eaglenet.research.recipes.comparison import find_trials
 
-        root_settings = root_setting(root)
         if dry_run:
             base = Recipe("", data, tower, protocol)
             trials, failures = find_trials(methods, base, [*root_settings, *(settings or ())])
@@ -119,7 +129,7 @@ def compare(
     print_table(title, *campaign.campaign_table(rows))
     for line in campaign.remarks(output, rows):
         print_line(line)
-    print(f"written: {Path(output) / 'compare.md'}, {Path(output) / 'compare.json'}")
+    print_line(f"written: {', '.join(campaign.written_files(output, 'compare'))}")
 
 
 def print_checks(
@@ -135,7 +145,8 @@ def print_checks(
         }
         print(json.dumps(plain, indent=2))
         return
-    seconds = preparation_seconds = 0.0
+    seconds = 0.0
+    parts: dict[str, float] = {}
     for label, check in checks.items():
         if isinstance(check, str):
             print_line(f"{label}: {check}")
@@ -143,12 +154,17 @@ def print_checks(
         print(f"{label}: {check.parameters['trained']:,} trained parameters; {check.cost}")
         if isinstance(check.estimate, Estimate):
             seconds += seeds * check.estimate.seconds
-        # All rows share the frames and features.
-        preparation_seconds = max(preparation_seconds, check.preparation.seconds)
+        # Rows that read the same frames or features share them.
+        parts |= check.preparation.parts
     for line in failures:
         print_line(line)
-    hours = (seconds + preparation_seconds) / 3600
-    cost = f": about {format_hours(hours)}, without evaluation" if hours else ""
+    costs = []
+    if parts:
+        costs.append(f"preparing videos once in about {format_hours(sum(parts.values()) / 3600)}")
+    if seconds:
+        length = format_hours(seconds / 3600)
+        costs.append(f"training in about {length}, without evaluation")
+    cost = f": {', then '.join(costs)}" if costs else ""
     print(f"all rows with {pluralize(seeds, 'seed')}{cost}; nothing was trained (--dry-run)")
 
 
@@ -181,6 +197,7 @@ def ablate(
     Columns are labelled ours or paper. The numbers are comparable on MSR-VTT and DiDeMo; on other
     data compare only the order of the rows.
     """
+    refuse_unknown_names(data=data, tower=tower, protocol=protocol, table=table, settings=settings)
     with show_progress(quiet=as_json) as announce:
         with activity("loading PyTorch"):
             from eaglenet.research.experiments import campaign
@@ -189,7 +206,7 @@ def ablate(
             from eaglenet.research.recipes import TABLES, Recipe
 
         if table not in TABLES:
-            raise UnknownNameError(f"unknown table {table!r}; choose one of {', '.join(TABLES)}")
+            raise unknown_choice("table", table, TABLES)
         changes = [*root_setting(root), *(settings or [])]
         recipes = {
             value: Recipe("eaglenet", data, tower, protocol, (f"{table}={value}",))
@@ -219,7 +236,7 @@ def ablate(
     print_table(title, *beside_paper(rows, paper))
     for line in [*campaign.cannot_run_lines(rows), *campaign.left_out_lines(output, rows)]:
         print_line(line)
-    print(f"written: {Path(output) / 'ablate.md'}, {Path(output) / 'ablate.json'}")
+    print_line(f"written: {', '.join(campaign.written_files(output, 'ablate'))}")
 
 
 def paper_numbers(table: str, label: str, data: str) -> PaperNumbers:
@@ -273,25 +290,31 @@ def report(
     """Write report.md: tables with mean and spread over seeds, curves, times.
 
     The first table is that of the test split. Scoring times come from `eaglenet evaluate RUN`.
+    tables.tex has the tables for a paper, with the best in bold; figures are also PDF.
     """
-    from eaglenet.research.evaluation.report import write_report
-    from eaglenet.research.evaluation.run_records import read_runs
-
     qualitative: list[QualitativeExample] = []
     notes: list[str] = []
-    if examples:
-        finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
-        qualitative = _examples(finished_runs, split, examples, notes)
-    report = write_report(runs, output, examples=qualitative, notes=notes)
+    with show_progress(quiet=as_json):
+        with activity("loading PyTorch"):
+            from eaglenet.research.evaluation.report import write_report
+            from eaglenet.research.evaluation.run_records import read_runs
+        if examples:
+            finished_runs = [run for run in read_runs(runs)[0] if run.is_finished]
+            qualitative = _examples(finished_runs, split, examples, notes)
+        with activity("drawing the figures"):
+            report = write_report(runs, output, examples=qualitative, notes=notes)
     problems = [(str(run.folder), run.problem or "no result") for run in report.unfinished_runs]
     problems += [(str(entry.folder), entry.reason) for entry in report.unreadable_runs]
     record = {
         "markdown": str(report.markdown),
+        "latex": str(report.latex),
         "runs": report.num_runs,
         "unfinished_or_unreadable": [{"folder": folder, "why": why} for folder, why in problems],
         "notes": list(report.notes),
     }
-    print_record(record, as_json, f"{pluralize(report.num_runs, 'run')}: {report.markdown}")
+    print_record(
+        record, as_json, f"{pluralize(report.num_runs, 'run')}: {report.markdown}, {report.latex}"
+    )
     if not as_json:
         for line in [f"{folder}: {why}" for folder, why in problems] + list(report.notes):
             print_line(f"note: {line}", is_error=True)
@@ -307,24 +330,31 @@ def _examples(
 
     best: dict[str, Any] = {}
     first = None
-    for group in group_runs(runs)[:MAX_METHODS]:
+    groups = group_runs(runs)[:MAX_METHODS]
+    titles = [group.method_title for group in groups]
+    for group, title in zip(groups, titles, strict=True):
+        # Short labels, because they stand beside rows of frames.
+        label = title if titles.count(title) == 1 else group.label
         try:
-            method, source = _open(group.runs[0].folder, split)
+            with activity(f"opening {label}"):
+                method, source = _open(group.runs[0].folder, split)
         except EagleNetError as error:
-            notes.append(f"No examples of {group.label}: {error}")
+            notes.append(f"No examples of {label}: {error}")
             continue
         first = first or source
         if list(first.captions) != list(source.captions):
-            notes.append(f"No examples of {group.label}: it was trained on other data")
+            notes.append(f"No examples of {label}: it was trained on other data")
             continue
         texts = (source.texts(chunk) for chunk in index_chunks(source.num_texts, 256))
         videos = (source.videos(chunk) for chunk in index_chunks(source.num_videos, 32))
-        best[group.label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
+        with activity(f"example queries of {label}"):
+            best[label] = best_videos(method, texts, videos, top_k=TOP_VIDEOS)
     return make_examples(best, first, count) if first is not None else []
 
 
 def _open(folder: Path, split: str) -> tuple[Any, Any]:
     """Open the model and the data of a run."""
+    from eaglenet.models.folder import load
     from eaglenet.research.data import SOURCES
     from eaglenet.research.experiments.build import load_source
     from eaglenet.research.experiments.runs import frames_folder, load_run
@@ -333,5 +363,10 @@ def _open(folder: Path, split: str) -> tuple[Any, Any]:
     data = experiment.data
     if SOURCES[data.dataset].is_features:
         raise UsageError("stored features have no frames to show")
+    if method.tokenizer is None:
+        # A head over features that the run computed from videos; its towers read the frames.
+        if not (folder / WHOLE_MODEL).is_dir():
+            raise UsageError(f"{folder} has no towers, which read frames")
+        method = load(str(folder / WHOLE_MODEL))
     cache = frames_folder(folder)
     return method, load_source(data, split, method, cache=cache, device=method.device)

@@ -16,6 +16,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
 from eaglenet.core.text import escape_lines, without_surrogates
+from eaglenet.research.names import refuse_unknown_names
 
 if TYPE_CHECKING:
     from eaglenet.research.data.checks import CheckReport
@@ -60,6 +61,7 @@ def check(
     Exit code 0: no problems. 3: videos are missing or cannot be decoded. 1: broken annotations, or
     two splits share a video.
     """
+    refuse_unknown_names(dataset=dataset)
     from eaglenet.research.data.checks import check_dataset
     from eaglenet.research.data.frame_folder import FRAMES, check_frames
     from eaglenet.research.experiments.stored_data import FEATURES
@@ -131,6 +133,7 @@ def cache(
 
     Exit code 3: some videos were skipped; they are listed with reasons.
     """
+    refuse_unknown_names(dataset=dataset)
     from eaglenet.core.types import FrameSpec
     from eaglenet.research.data import DATASETS
     from eaglenet.research.data.frame_cache import Encoding, FrameCache, cache_folder, estimate
@@ -255,6 +258,7 @@ def features(
     evaluate RUN --features OUTPUT`. With --expert, the folder has the features of several models,
     for `eaglenet train mmt --data experts --root OUTPUT`.
     """
+    refuse_unknown_names(dataset=dataset)
     from eaglenet.research.experiments.evaluation import export_features
 
     options = read_assignments(settings, EXAMPLE)

@@ -11,12 +11,13 @@ from eaglenet.cli.data import EXAMPLE, VideoFolders
 from eaglenet.cli.data import Settings as DatasetSettings
 from eaglenet.cli.options import AsJson, Device, argument, check_output_file
 from eaglenet.cli.terminal import print_line
-from eaglenet.core.errors import UsageError
+from eaglenet.core.errors import CheckpointError, UsageError
 from eaglenet.core.files import expand_home, write_json
 from eaglenet.core.progress import activity, show_progress
 from eaglenet.core.settings import option, read_assignments
 from eaglenet.core.text import escape_lines, pluralize
 from eaglenet.models.files import EXPERIMENT
+from eaglenet.research.names import refuse_unknown_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,6 +120,27 @@ def evaluate(
             f"{run} is a store; score the moments found in it with --moments FILE, or name a run "
             "folder"
         )
+    if from_hub is not None:
+        if data or root or features or videos or settings:
+            raise UsageError(
+                "--from-hub includes its videos; leave out --data, --root, --features, --videos "
+                "and --set"
+            )
+    elif data is None and (videos or settings):
+        raise UsageError("--videos and --set need --data; a run is scored on its own data")
+    elif features is not None and (split or data or root or frames):
+        raise UsageError(
+            "--features scores all videos of a folder; leave out --split, --data, --root and "
+            "--frames"
+        )
+    elif data is None and root:
+        raise UsageError("--root needs --data; a run is scored on its own data")
+    elif data is None and not expand_home(run).exists():
+        raise CheckpointError(
+            f"{run}: no such run folder; to evaluate a model by its name or folder, name the data "
+            "with --data"
+        )
+    refuse_unknown_names(dataset=data or "")
     with show_progress(quiet=as_json), activity("loading PyTorch"):
         from eaglenet.indexing.model import read_text_file
         from eaglenet.research.evaluation.metrics import EvaluationOptions
@@ -130,11 +152,6 @@ def evaluate(
         from eaglenet.research.experiments.runs import load_experiment
 
     if from_hub is not None:
-        if data or root or features or videos or settings:
-            raise UsageError(
-                "--from-hub includes its videos; leave out --data, --root, --features, --videos "
-                "and --set"
-            )
         from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 
         split = split or "test"
@@ -144,15 +161,6 @@ def evaluate(
     options = read_assignments(settings, EXAMPLE)
     if videos:
         options["video_folders"] = [str(folder) for folder in videos]
-    if data is None and options:
-        raise UsageError("--videos and --set need --data; a run is scored on its own data")
-    if features is not None and (split or data or root or frames):
-        raise UsageError(
-            "--features scores all videos of a folder; leave out --split, --data, --root and "
-            "--frames"
-        )
-    if data is None and root:
-        raise UsageError("--root needs --data; a run is scored on its own data")
     evaluation_options = EvaluationOptions(
         backend,
         precision,
@@ -334,7 +342,8 @@ def _print_table(record: dict[str, Any]) -> None:
         print(f"video-to-text: {GROUPED_CAPTIONS}")
     num_textless = record["videos"] - record["v2t"]["queries"]
     if num_textless:
-        print(f"{num_textless} videos have no text: they are candidates, but not queries")
+        title = pluralize(num_textless, "video has", "videos have")
+        print(f"{title} no text: candidates, but not queries")
     if "ties_for_the_model" in record:
         print("ties for model: equal scores count for the model, as in many published numbers")
     if {"dual_softmax", "qb_norm", "sinkhorn"} & set(record):

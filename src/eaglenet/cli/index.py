@@ -154,7 +154,7 @@ def print_report(report: IndexReport, store: str) -> None:
 
 def watch(
     store: StoreName,
-    paths: list[Path] = argument("Folders to watch."),
+    paths: list[str] = argument("Folders to watch."),
     model: str | None = option(None, MODEL_HELP),
     interval: float = option(10.0, "Scan the folders at this interval.", metavar="SECONDS", min=1),
     alert: list[str] | None = option(
@@ -190,7 +190,7 @@ def watch(
         if not expand_home(path).is_dir():
             raise UsageError(f"{path}: no such folder; `eaglenet watch` takes folders")
     alerts = _make_alerts(store, alert or [], min_confidence, command, webhook)
-    folders = ", ".join(map(str, paths))
+    folders = ", ".join(paths)
     print_line(f"watching {folders} for the store {store}; stop with Ctrl-C", is_error=True)
     try:
         from eaglenet.indexing.index import check_request

@@ -39,7 +39,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -76,6 +76,27 @@ def check_output_file(path: Path, suffixes: Sequence[str] = ()) -> None:
             os.close(os.open(path, os.O_WRONLY))
         except OSError as error:
             raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+SUBTITLES = (".srt", ".vtt")
+"""Suffixes of the subtitles that we write."""
+
+
+def refuse_indexed_file(output: Path, paths: Iterable[str]) -> None:
+    """Refuse to replace a file of a store, or its subtitles: it may be the only copy."""
+    if not os.path.exists(output):
+        return
+    # Comparing every path of a large store on disk takes minutes; names differ in case on macOS.
+    names = {os.path.basename(path).casefold() for path in (output, os.path.realpath(output))}
+    is_subtitles = output.suffix.lower() in SUBTITLES
+    for path in paths:
+        name = os.path.basename(path).casefold()
+        if name in names and os.path.exists(path) and os.path.samefile(path, output):
+            raise UsageError(f"{output} is an indexed file; choose another name")
+        if is_subtitles and output.name.casefold().startswith(f"{os.path.splitext(name)[0]}."):
+            folder = os.path.dirname(path)
+            if os.path.isdir(folder) and os.path.samefile(folder, output.absolute().parent):
+                raise UsageError(f"{output} may be the subtitles of {path}; choose another name")
 
 
 def check_output_folder(folder: Path) -> None:

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName, argument, check_output_file, check_output_folder
+from eaglenet.cli.options import (
+    AsJson,
+    StoreName,
+    argument,
+    check_output_file,
+    check_output_folder,
+    refuse_indexed_file,
+)
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
@@ -26,6 +33,7 @@ from eaglenet.cli.results import (
 from eaglenet.cli.terminal import begin_short_command, import_torch, print_json, print_line
 from eaglenet.core.errors import (
     EagleNetError,
+    StoreError,
     UsageError,
     VideoDecodeError,
     cause_of,
@@ -42,6 +50,7 @@ from eaglenet.core.text import escape_line, format_time, pluralize
 from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
+from eaglenet.search.wording import negation_in
 from eaglenet.video.containers import INDEXED_SUFFIXES, VIDEO_SUFFIXES, is_image
 
 if TYPE_CHECKING:
@@ -134,6 +143,12 @@ class OutputOptions:
             raise UsageError(f"--save-as {self.save_as} needs a folder: --save-clips FOLDER")
 
     @property
+    def files(self) -> list[Path]:
+        """The files to write."""
+        files = (self.html, self.save_sheet, self.save_timeline, self.save_reel)
+        return [file for file in files if file is not None]
+
+    @property
     def writes(self) -> list[str]:
         """The options that write files."""
         names = ("html", "save_sheet", "save_clips", "save_timeline", "save_reel")
@@ -214,7 +229,14 @@ def search(
         from eaglenet.search.judge import Judge
 
         vision_judge = Judge(judge)
-    engine = Engine.open(store, model, device, decoder)
+    try:
+        engine = Engine.open(store, model, device, decoder)
+    except StoreError:
+        refuse_store_among(words or [])
+        raise
+    for file in output.files:
+        indexed = engine.read(lambda view: [path for paths in view.files.paths for path in paths])
+        refuse_indexed_file(file, indexed)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
     if is_interactive:
@@ -223,7 +245,7 @@ def search(
         def find(line: str) -> SearchResult:
             query = parse(line, folder=Path(), negatives=negatives, is_literal=options.literal)
             hits = engine.search(query, k, options=options, judge=vision_judge)
-            _print_notice(query, hits)
+            _print_notice(query, hits, options)
             return SearchResult(query, hits)
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
@@ -238,7 +260,7 @@ def search(
             for query, each in zip(typed_queries, hits, strict=True)
         ]
         for pair in zip(typed_queries, hits, strict=True):
-            _print_notice(*pair)
+            _print_notice(*pair, options)
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
 
 
@@ -305,18 +327,21 @@ def join_words(words: Sequence[str]) -> str:
     'a red car'
     """
     if len(words) > 1 and any(" " in word for word in words):
-        from eaglenet.store.disk import has_database
-
-        for word in words:
-            if has_database(expand_home(word)):
-                raise UsageError(
-                    f"{word} is a store; search in it with --store {shell_quote(word)}"
-                )
+        refuse_store_among(words)
         raise UsageError(
             f"{len(words)} texts; search for one at a time, or for the lines of a file: "
             "--queries FILE"
         )
     return " ".join(words)
+
+
+def refuse_store_among(words: Sequence[str]) -> None:
+    """Raise if one of the words of a text is a store."""
+    from eaglenet.store.disk import has_database
+
+    for word in words:
+        if has_database(expand_home(word)):
+            raise UsageError(f"{word} is a store; search in it with --store {shell_quote(word)}")
 
 
 def read_lines(path: Path) -> list[str]:
@@ -441,9 +466,8 @@ def _report(
                 print_line(f"saved {path}")
     moments.problems.extend(_write_files(engine, results, output))
     if not output.as_json:
-        for file in (output.html, output.save_sheet, output.save_timeline, output.save_reel):
-            if file is not None:
-                print_line(f"wrote {file}")
+        for file in output.files:
+            print_line(f"wrote {file}")
     _print_notes(engine, store, results, options, output.as_json)
     if output.open_best and results[0].hits:
         _play(results[0].hits[0])
@@ -530,6 +554,9 @@ def _print_notes(
         part = "" if num_searched == num_clips else f"{num_searched:,} of "
         note = "" if engine.has_confidence else "; confidence was not measured for this model"
         clips = pluralize(num_clips, "clip")
+        # Without hits, the reason says it.
+        hints = (engine.date_hint(result.query, options) for result in results if result.hits)
+        note += next(filter(None, hints), "")
         print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
     has_moments = any(hit.duration and not hit.transcript for hit in hits)
     if has_moments and engine.manifest.layout.num_frames == 1 and not as_json:
@@ -552,11 +579,25 @@ def _print_notes(
         files = pluralize(
             len(missing_paths), "indexed file no longer exists", "indexed files no longer exist"
         )
-        print_line(
-            f"{files} (first: {missing_paths[0]}); remove from the store with: eaglenet index "
-            f"FOLDER{store_option(store)} --drop-missing",
-            is_error=True,
+        advice = _removal_advice(missing_paths[0], engine.manifest.roots, store)
+        print_line(f"{files} (first: {missing_paths[0]}); {advice}", is_error=True)
+
+
+def _removal_advice(path: str, roots: Sequence[str], store: str) -> str:
+    """Return how to remove a file that no longer exists from a store."""
+    root = next((root for root in roots if is_inside(path, root)), None)
+    if root is None or os.path.exists(root):
+        folder = "FOLDER" if root is None else root
+        return (
+            f"remove from the store with: eaglenet index {shell_quote(folder)}"
+            f"{store_option(store)} --drop-missing"
         )
+    # `index` refuses a folder that does not exist.
+    return (
+        f"{root} does not exist: if it was renamed, index it under its new name, and remove the "
+        f"old one from the store with: eaglenet store remove {shell_quote(root)}"
+        f"{store_option(store)}"
+    )
 
 
 def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
@@ -575,15 +616,24 @@ def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOption
         )
 
 
-def _print_notice(query: AnyQuery, hits: HitList) -> None:
-    if hits.notice:
-        hint = "; --literal searches for the text as it is" if query.dates else ""
-        name = file_name_in(query)
-        # Unlike `Path.is_file`, this does not raise for a name that is too long.
-        if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:
-            hint = f"; search with this file: --{'image' if is_image(name) else 'video'} "
-            hint += shell_quote(name)
-        print_line(f"{hits.notice}{hint}", is_error=True)
+def _print_notice(query: AnyQuery, hits: HitList, options: SearchOptions) -> None:
+    if not hits.notice:
+        return
+    notice = hits.notice
+    if query.dates:
+        date = query.dates.notice
+        notice = notice.replace(date, f"{date} (--literal searches for the text as it is)", 1)
+    negation = negation_in(query, options)
+    if negation is not None and negation.text:
+        words = [negation.text, *(word for each in negation.negatives for word in ("--not", each))]
+        command = f"eaglenet search {shell_join(words)}"
+        notice = notice.replace(negation.hint, f"{negation.hint} (or: {command})", 1)
+    name = file_name_in(query)
+    # Unlike `Path.is_file`, this does not raise for a name that is too long.
+    if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:
+        option = "--image" if is_image(name) else "--video"
+        notice += f"; search with this file: {option} {shell_quote(name)}"
+    print_line(notice, is_error=True)
 
 
 def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:

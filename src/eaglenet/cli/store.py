@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from eaglenet.cli.options import AsJson, StoreName, argument, check_output_file, check_output_folder
+from eaglenet.cli.options import (
+    AsJson,
+    StoreName,
+    argument,
+    check_output_file,
+    check_output_folder,
+    refuse_indexed_file,
+)
 from eaglenet.cli.terminal import print_json, print_line, print_record
 from eaglenet.core.errors import UsageError, shell_join, shell_quote
 from eaglenet.core.settings import option
@@ -151,6 +158,7 @@ def transcript(
         )
     transcript = transcripts[source - 1]
     if save is not None:
+        refuse_indexed_file(save, [each.path for each in transcripts])
         write_transcript(save, transcript)
         print_line(f"wrote {save}: {pluralize(len(transcript.lines), 'line')} ({transcript.title})")
     elif as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -66,6 +67,9 @@ def train(
     epoch that is best on the validation split. To train a finished run longer, repeat the command
     with a larger --set training.epochs=N.
     """
+    refuse_misspelt(name, data, tower, protocol, settings)
+    # A dry run reports a missing root together with all other problems.
+    root_settings = root_setting(root, must_exist=not dry_run)
     is_main = os.environ.get("RANK", "0") == "0"
     with show_progress(quiet=as_json or not is_main) as announce:
         with activity("loading PyTorch"):
@@ -87,8 +91,6 @@ def train(
                 f"--model {shell_quote(model)}"
             )
             return
-        # A dry run reports a missing root together with all other problems.
-        root_settings = root_setting(root, must_exist=not dry_run)
         _, experiment = find_experiment(name, data, tower, protocol, variants)
         experiment = experiment.override([*root_settings, *(settings or [])])
         is_finished = find_result(experiment, output) is not None
@@ -118,6 +120,23 @@ def train(
             "to train longer, or use another --output"
         )
     print_result(run, output)
+
+
+def refuse_misspelt(
+    name: str, data: str, tower: str, protocol: str, settings: list[str] | None
+) -> None:
+    """Raise for an unknown name of `train` or `recipes` before torch is imported."""
+    from eaglenet.research.names import TOWER_RECIPES, refuse_unknown_names
+
+    # Rows of the paper, files and recipes of towers have their own names and settings.
+    is_method = "/" not in name and not name.endswith(".json") and name not in TOWER_RECIPES
+    refuse_unknown_names(
+        methods=[name] if is_method else [],
+        data=data,
+        tower=tower,
+        protocol=protocol,
+        settings=settings if is_method else None,
+    )
 
 
 def announcement(experiment: Experiment, output: Path, *, is_dry: bool) -> str:
@@ -212,6 +231,9 @@ def split_line(counts: Mapping[str, Any]) -> str:
     return f"{texts} of {videos}{note}"
 
 
+PAPER_TABLE = re.compile(r"table\d+")
+
+
 def recipes(
     name: str = argument(
         "Method, row (table1/xpool-b16) or table (table1) of the paper, or experiment.json; "
@@ -231,6 +253,8 @@ def recipes(
     With a NAME, prints the command, the settings that differ from the defaults, and notes. --json
     prints the whole experiment; save it to train it with `eaglenet train FILE.json`.
     """
+    if name and not PAPER_TABLE.fullmatch(name):
+        refuse_misspelt(name, data, tower, protocol, settings)
     from eaglenet.methods import METHODS
     from eaglenet.research.recipes import paper_recipes
 
@@ -258,8 +282,8 @@ def recipes(
 def list_axes() -> dict[str, Any]:
     """Return the axes of recipes with their values, as plain data for JSON."""
     from eaglenet.methods import METHODS
+    from eaglenet.research.names import OTHER_TOWERS
     from eaglenet.research.recipes import DATA, PROTOCOLS, VARIANTS, paper_recipes
-    from eaglenet.research.recipes.recipe import OTHER_TOWERS
     from eaglenet.research.recipes.setups import TOWERS
 
     return {

@@ -54,7 +54,7 @@ from eaglenet.core.object_storage import (
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.store import repair, transcripts
+from eaglenet.store import transcripts
 from eaglenet.store.database import read_bank
 from eaglenet.store.disk import DamageError
 from eaglenet.store.hubness import HubnessBank
@@ -206,9 +206,7 @@ class BucketStore:
                     chunk.read(self.folder)
 
         self._with_newest(read_objects)
-        return self._read(
-            lambda local: repair.verify(local.database, local.snapshot(), local.manifest)
-        )
+        return self._read(lambda local: local.verify())
 
     @classmethod
     def repair(cls, location: str) -> Repaired:

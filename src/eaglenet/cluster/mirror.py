@@ -373,9 +373,12 @@ class BucketSnapshot(Snapshot):
         except (DamageError, MissingObjectError) as error:
             if isinstance(error, DamageError):
                 with suppress(StoreError):
-                    if self.database.value("SELECT version FROM state") == self._local_version:
+                    if not self.is_outdated():
                         self.mirror.drop_if_idle()
             raise self._outdated_error() from error
+
+    def is_outdated(self) -> bool:
+        return bool(self.database.value("SELECT version FROM state") != self._local_version)
 
     def _outdated_error(self) -> OutdatedError:
         self.mirror.last_read = None

@@ -66,6 +66,10 @@ class VideoDecodeError(EagleNetError):
         return type(self), (str(self.path), self.cause)
 
 
+class UnknownClipError(UsageError):
+    """No clip of the store, or more than one, has an id."""
+
+
 class DatasetError(EagleNetError):
     """Annotations are missing, invalid or contradictory."""
 

@@ -8,6 +8,7 @@ cut.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -119,6 +120,50 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with atomic_write(path) as partial:
         partial.write_bytes(content)
+
+
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that a user named: atomically, unless it is a device, a pipe or a descriptor.
+
+    A link stays a link, and an existing file keeps its owner and permissions. An existing file is
+    written in place where it cannot be replaced: in a folder where no other file can be created,
+    or if it is mounted itself, as containers do with single files.
+    """
+    target = Path(os.path.realpath(path))
+    # /dev/stdout may be a regular file, to which the program's other output goes.
+    is_descriptor = os.path.islink(path) and os.readlink(path).startswith("/proc/")
+    is_descriptor = is_descriptor or os.path.realpath(path.parent).startswith("/proc/")
+    is_descriptor = is_descriptor or str(target).startswith("/proc/")
+    # A target that is still a link is one of a circle.
+    if is_descriptor or target.is_symlink() or (target.exists() and not target.is_file()):
+        path.write_bytes(content)
+        return
+    old_status = target.stat() if target.exists() else None
+    if old_status is not None and not os.access(target, os.W_OK):
+        # Replacing the file needs no right to write to it.
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    try:
+        with atomic_write(target) as partial:
+            partial.touch()
+            if old_status is not None:
+                _copy_owner_and_mode(old_status, partial)
+            partial.write_bytes(content)
+    except OSError as error:
+        if old_status is None or error.errno not in NOT_REPLACEABLE:
+            raise
+        target.write_bytes(content)
+
+
+NOT_REPLACEABLE = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS, errno.EXDEV)
+
+
+def _copy_owner_and_mode(status: os.stat_result, path: Path) -> None:
+    """Give a new file the owner and the permissions of another; raise ``OSError`` if refused."""
+    own_status = path.stat()
+    owner = status.st_uid, status.st_gid
+    if owner != (own_status.st_uid, own_status.st_gid):  # Never on Windows, which has no chown.
+        os.chown(path, *owner)
+    path.chmod(stat.S_IMODE(status.st_mode))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -99,6 +99,25 @@ def is_inside(location: str, root: str) -> bool:
     return location == root or is_below(location, root, flavour)
 
 
+def select_inside(locations: Iterable[str], roots: Iterable[str]) -> list[str]:
+    """Return the locations that are inside one of the roots, of which there may be thousands.
+
+    >>> select_inside(["/videos/a.mp4", "/videos2/b.mp4", "/c.mp4"], ["/videos", "/c.mp4"])
+    ['/videos/a.mp4', '/c.mp4']
+    """
+    names = {_comparable(root).rstrip("/" + os.sep) for root in roots}
+
+    def is_selected(name: str) -> bool:
+        ends = (end for end, char in enumerate(name) if char in ("/", os.sep))
+        return name in names or any(name[:end] in names for end in ends)
+
+    return [location for location in locations if is_selected(_comparable(location))]
+
+
+def _comparable(location: str) -> str:
+    return location if is_object_url(location) else os.path.normcase(location)
+
+
 def outermost(locations: Iterable[str]) -> list[str]:
     """Leave out locations that lie below another one.
 

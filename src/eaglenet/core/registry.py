@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Generic, TypeVar
 
@@ -76,22 +76,10 @@ class Registry(Generic[Entry]):
 
     def __getitem__(self, name: str) -> Entry:
         if name not in self:
-            hint = did_you_mean(name, self)
-            plugin_hint = "; a plug-in may provide it: install it, or pass --import MODULE"
-            raise UnknownNameError(
-                f"unknown {self.kind} {name!r}{hint} ({self._list_names()})"
-                + (plugin_hint if self.is_open and not hint else "")
+            raise unknown_name(
+                self.kind, name, list(self), is_open=self.is_open, list_command=self.list_command
             )
         return self._entries[name]
-
-    def _list_names(self) -> str:
-        """Return the names, or if they are many, the command that lists them or the first ones."""
-        names = list(self)
-        more = len(names) - MAX_LISTED
-        if more > 0 and self.list_command:
-            return f"`{self.list_command}` lists all {len(names)}"
-        first_names = ", ".join(names[:MAX_LISTED]) or "none"
-        return f"known: {first_names}" + (f" and {more} more" if more > 0 else "")
 
     def __contains__(self, name: object) -> bool:
         if self._has(name):
@@ -130,6 +118,30 @@ class Registry(Generic[Entry]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)  # list() would call this method first.
+
+
+def unknown_name(
+    kind: str, name: str, names: Sequence[str], *, is_open: bool = False, list_command: str = ""
+) -> UnknownNameError:
+    """Return the error about a name that is not among ``names``; see :class:`Registry`."""
+    more = len(names) - MAX_LISTED
+    if more > 0 and list_command:
+        listing = f"`{list_command}` lists all {len(names)}"
+    else:
+        first_names = ", ".join(names[:MAX_LISTED]) or "none"
+        listing = f"known: {first_names}" + (f" and {more} more" if more > 0 else "")
+    hint = did_you_mean(name, names)
+    plugin_hint = "; a plug-in may provide it: install it, or pass --import MODULE"
+    return UnknownNameError(
+        f"unknown {kind} {name!r}{hint} ({listing})" + (plugin_hint if is_open and not hint else "")
+    )
+
+
+def has_plugins() -> bool:
+    """Return whether plug-ins may have added names; imports none of them."""
+    from importlib.metadata import entry_points
+
+    return bool(_imported_modules) or bool(entry_points(group=GROUP))
 
 
 logger = logging.getLogger(__name__)

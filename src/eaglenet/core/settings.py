@@ -90,7 +90,7 @@ def from_plain(kind: type[Settings], plain: Any, *, where: str = "") -> Settings
     names = [spec.name for spec in dataclasses.fields(kind)]  # type: ignore[arg-type]
     for name in plain:
         if name not in names:
-            raise _unknown_setting(f"{where}.{name}".lstrip("."), name, names)
+            raise unknown_setting(f"{where}.{name}".lstrip("."), name, names)
     values = {
         name: _coerce(hints[name], entry, f"{where}.{name}".lstrip("."))
         for name, entry in plain.items()
@@ -111,7 +111,7 @@ def override(settings: Any, path: str, text: str, *, where: str = "") -> Any:
         return {**settings, name: _guess(text)}
     names = [spec.name for spec in dataclasses.fields(settings)]
     if name not in names:
-        raise _unknown_setting(full, name, names)
+        raise unknown_setting(full, name, names)
     current = getattr(settings, name)
     if rest:
         if not dataclasses.is_dataclass(current) and not isinstance(current, Mapping):
@@ -154,7 +154,7 @@ def read_options(
     values = {}
     for name, value in options.items():
         if name not in names:
-            raise _unknown_setting(f"{where}.{name}", name, names)
+            raise unknown_setting(f"{where}.{name}", name, names)
         hint = hints.get(name, Any)
         # Text may come from a command line, where numbers are text too.
         reader = _parse if isinstance(value, str) else _coerce
@@ -190,7 +190,8 @@ def differences(first: Any, second: Any, *, where: str = "") -> list[str]:
     return [] if first == second else [f"{where}: {first!r} -> {second!r}"]
 
 
-def _unknown_setting(full: str, name: str, names: list[str]) -> ConfigError:
+def unknown_setting(full: str, name: str, names: Sequence[str]) -> ConfigError:
+    """Return the error about the setting ``name`` at the path ``full``."""
     hint = did_you_mean(name, names)
     known_names = ", ".join(names) or "none"
     return ConfigError(f"unknown setting {full!r}{hint} (known: {known_names})")

@@ -347,19 +347,27 @@ def find_snapshot(name: str) -> Path:
 def select_files(names: Sequence[str]) -> list[str]:
     """Select the files that libraries based on torch read; ignore names that are not plain.
 
+    Weights come last, those of the main folder at the end: a model counts as cached once they are
+    there.
+
     >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
     ['config.json', '1_Dense/model.safetensors']
     >>> select_files(["model.safetensors", "pytorch_model.bin"])
     ['model.safetensors']
+    >>> select_files(["1/model.bin", "model.safetensors", "modules.json"])
+    ['modules.json', '1/model.bin', 'model.safetensors']
     """
     plain = [name for name in names if re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", name)]
     safe_folders = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
-    return [
+    selected = [
         name
         for name in plain
         if not any(fnmatch(name, pattern) for pattern in OTHER_RUNTIMES)
         and not (name.endswith(".bin") and name.rpartition("/")[0] in safe_folders)
     ]
+    return sorted(
+        selected, key=lambda name: (name.endswith((".safetensors", ".bin")), "/" not in name)
+    )
 
 
 def cached_snapshot(name: str) -> Path | None:

@@ -47,6 +47,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
+from eaglenet.search.wording import negation_in
 from eaglenet.store.records import FileTable
 from eaglenet.store.store import kind_of
 
@@ -455,7 +456,20 @@ class Alerts(AbstractContextManager["Alerts"]):
             self._engine = Engine.open(self.store, self.model)
             if not self._engine.has_confidence:
                 raise _not_measured(self._engine)
+            self._warn_of_wording(self._engine)
         return self._engine.read(lambda view: list(view.files.contents))
+
+    def _warn_of_wording(self, engine: Engine) -> None:
+        """Log hints on alerts in another language, and on those that say what not to show."""
+        for text in self.queries:
+            query, options = Query(text), SearchOptions(modalities=("visual",))
+            negation = negation_in(query, options)
+            for hint in (
+                engine.language_hint(query, options),
+                negation.reason if negation is not None else "",
+            ):
+                if hint:
+                    logger.warning("--alert %r: %s", text, hint)
 
     def _search(self, query: str, content: str, rivals: Sequence[str]) -> list[dict[str, Any]]:
         """Return the moments of one file; confidence compares it with ``rivals``."""

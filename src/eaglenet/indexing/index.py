@@ -133,7 +133,7 @@ def index(
             display(ProgressUpdate("indexing", 0, 1, "looking for videos", is_counted=False))
         return index_videos(
             paths,
-            store or default_store(),
+            default_store() if store is None else store,
             model,
             options=typed_options,
             on_progress=show_on(display),

@@ -20,9 +20,9 @@ from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote, 
 from eaglenet.core.files import expand_home
 from eaglenet.core.object_storage import (
     absolute_location,
-    is_inside,
     is_object_url,
     require_names,
+    select_inside,
 )
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
@@ -53,11 +53,7 @@ def remove(location: str | Path, paths: Sequence[str | Path]) -> list[str]:
     require_names(paths)
     locations = [absolute_location(path) for path in paths]
     with kind_of(location).write(str(location)) as writer:
-        removed_paths = [
-            file.path
-            for file in writer.files()
-            if any(is_inside(file.path, location) for location in locations)
-        ]
+        removed_paths = select_inside((file.path for file in writer.files()), locations)
         if not removed_paths:
             raise UsageError(
                 f"{location} has no file {' or '.join(map(str, paths))}; list its files with: "

@@ -212,8 +212,8 @@ class IndexReport:
         yield f"{pluralize(self.clips, 'clip')} in {store}"
         if self.keyframe_clips:
             yield (
-                f"{pluralize(self.keyframe_clips, 'clip')} from keyframes only; the same command "
-                "without --quick completes them"
+                f"{pluralize(self.keyframe_clips, 'clip')} from keyframes only; index again, "
+                "without --quick, to complete them"
             )
 
     def remark_lines(self) -> Iterator[str]:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
+from eaglenet.core.object_storage import absolute_location, is_object_url, select_inside
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, Executor
-from eaglenet.indexing.fetching import is_missing, share_stored
+from eaglenet.indexing.fetching import current_version, is_missing, share_stored
 from eaglenet.indexing.files import (
     CandidateFile,
     count_suffixes,
@@ -57,6 +57,8 @@ PAUSE_FACTOR = 4.0
 and should take at most a fifth of the time."""
 MAX_CLIPS = 16 * COMMIT_CLIPS
 """Maximum clips held in memory, even during the pause."""
+MAX_KEPT_CLIPS = 2**16
+"""Maximum clips of the inspections that a second pass uses again: about 7 MB."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,9 @@ class IndexRun:
         self.on_progress = on_progress
         self._last_progress = time.monotonic()
         self._inspections: queue.SimpleQueue[Inspection] = queue.SimpleQueue()
+        self._kept_inspections: dict[str, Inspection] = {}
+        """Inspections of this run by path, for a second pass over the same files."""
+        self._num_kept_clips = 0
 
     def todo(self, files: Iterable[CandidateFile], *, retry: bool = False) -> list[CandidateFile]:
         """Return the files that have to be inspected; settle all others at once."""
@@ -322,7 +327,7 @@ class IndexRun:
         """
         self._report_progress(self.tally.progress(()))
         try:
-            inspections = executor.inspect(todo, frozenset(self.ledger.complete))
+            inspections = self._inspect(todo, executor, frozenset(self.ledger.complete))
             for outcome in executor.encode(self._requests(inspections, exact_seconds)):
                 self._begin_inspected()
                 self._record(outcome)
@@ -392,6 +397,33 @@ class IndexRun:
             keyframe_clips=sum(map(len, self.commit.writer.keyframe_clips().values())),
         )
 
+    def _inspect(
+        self, files: Sequence[CandidateFile], executor: Executor, known_contents: frozenset[str]
+    ) -> Iterator[Inspection]:
+        """Yield the inspections that a pass of this run has made, then those of other files.
+
+        An unchanged file is not read again only to learn its content. Decoders refuse it if it
+        changes later.
+        """
+        kept_inspections, self._kept_inspections = self._kept_inspections, {}
+        self._num_kept_clips, others = 0, []
+        for file in files:
+            inspection = kept_inspections.get(file.path)
+            if inspection is not None and _is_current(inspection):
+                yield inspection
+            else:
+                others.append(file)
+        if others:
+            yield from executor.inspect(others, known_contents)
+
+    def _keep(self, inspection: Inspection) -> None:
+        """Keep an inspection for a second pass, without what is stored already."""
+        num_clips = len(inspection.windows)
+        if inspection.version is None or self._num_kept_clips + num_clips > MAX_KEPT_CLIPS:
+            return
+        self._num_kept_clips += num_clips
+        self._kept_inspections[inspection.file.path] = replace(inspection, subtitles=None)
+
     def _requests(
         self, inspections: Iterable[Inspection], exact_seconds: float
     ) -> Iterator[ClipRequest]:
@@ -410,6 +442,7 @@ class IndexRun:
         while not self._inspections.empty():
             inspection = self._inspections.get()
             self._settle(self.ledger.begin(inspection))
+            self._keep(inspection)
             if self.ledger.represents(inspection.file.path, inspection.content):
                 self.transcripts.add_inspected(inspection)
 
@@ -452,21 +485,28 @@ class IndexRun:
         local_roots = [Path(root) for root in roots if Path(root).is_dir()]
         exclusions = [Exclusions(root, options.exclude) for root in local_roots]
         folders = real_folders(local_roots)
-        locations = [absolute_location(root) for root in roots]
+        locations = {absolute_location(root) for root in roots}
 
         def is_link_out(path: str) -> bool:
             if options.follow_links or path in locations or is_object_url(path):
                 return False
             return leads_out(path, folders)
 
+        unseen_paths = (path for path in self.ledger.files if path not in present)
         return [
             path
-            for path in self.ledger.files
-            if any(is_inside(path, location) for location in locations)
-            and path not in present
-            and (
+            for path in select_inside(unseen_paths, locations)
+            if (
                 is_missing(path)
                 or any(each.covers(path) for each in exclusions)
                 or is_link_out(path)
             )
         ]
+
+
+def _is_current(inspection: Inspection) -> bool:
+    """Return whether a file is still the one that was inspected."""
+    try:
+        return current_version(inspection.file.path) == inspection.version
+    except OSError:
+        return False

@@ -2,7 +2,8 @@
 
 Folders are scanned at intervals, and at once if the system reports a change. Network mounts report
 none, so they are only scanned. An unmounted disk looks like an empty folder: nothing is dropped
-while a folder is missing, on another device than before, or empty although it had videos.
+while a folder is missing, on another device than before, or empty although it had videos, or while
+a disk that was mounted below it is not.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Wait = Callable[[float], bool]
 
 
 def watch(
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     store: str | Path,
     model: str | None = None,
     *,
@@ -80,6 +81,7 @@ def watch(
                 and (is_settled or is_late)
             ):
                 drop_missing = options.drop_missing or indexed_state is not None
+                drop_missing = drop_missing and guard.has_all_mounts()
                 run_options = dataclasses.replace(options, drop_missing=drop_missing)
                 try:
                     report = index_videos(
@@ -96,6 +98,7 @@ def watch(
                     is_locked = True
                 else:
                     is_locked = False
+                    guard.add_mounts(current)
                     yield report
                     indexed_state, changed_at = current, time.monotonic()
         previous = current
@@ -138,7 +141,10 @@ class MountGuard:
         self.roots = roots
         self.devices = [os.stat(root).st_dev for root in roots]
         self.max_files = 0
+        self.mounts: set[str] = set()
+        """Folders below the roots on which other disks are mounted."""
         self._has_warned = False
+        self._lost_mounts: list[str] = []
 
     def is_safe(self) -> bool:
         """Return whether every folder exists, on the device where it was at the start."""
@@ -161,10 +167,45 @@ class MountGuard:
         self._warn("all videos disappeared at once")
         return False
 
+    def add_mounts(self, paths: Iterable[str]) -> None:
+        """Remember the folders on the way to some files where another disk begins."""
+        roots = {os.path.abspath(root) for root in self.roots}
+        known_folders = set(roots)
+        for path in paths:
+            folder = os.path.dirname(path)
+            while folder not in known_folders and folder != os.path.dirname(folder):
+                known_folders.add(folder)
+                if _is_mounted(folder):
+                    self.mounts.add(folder)
+                folder = os.path.dirname(folder)
+
+    def has_all_mounts(self) -> bool:
+        """Return whether all disks that were mounted below the folders still are."""
+        lost_mounts = sorted(folder for folder in self.mounts if not _is_mounted(folder))
+        if lost_mounts and lost_mounts != self._lost_mounts:
+            logger.warning(
+                "%s: no disk is mounted there any more; dropping nothing until it is back",
+                lost_mounts[0],
+            )
+        self._lost_mounts = lost_mounts
+        return not lost_mounts
+
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             logger.warning("%s; dropping nothing, scanning again later", problem)
             self._has_warned = True
+
+
+def _device(folder: str) -> int:
+    return os.stat(folder).st_dev
+
+
+def _is_mounted(folder: str) -> bool:
+    """Return whether a folder is on another disk than the one that contains it."""
+    try:
+        return _device(folder) != _device(os.path.dirname(folder))
+    except OSError:
+        return False
 
 
 def make_waiter(roots: Sequence[Path], interval: float) -> Wait:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar, cast, final
 
 import numpy as np
@@ -37,6 +36,7 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.layers.masking import mean_pooling
 from eaglenet.losses import SigmoidLoss, SoftmaxLoss
+from eaglenet.methods import method_modules
 from eaglenet.video.inputs import FrameBatch, clips_of
 
 Frames = np.ndarray[Any, np.dtype[np.uint8]] | Tensor
@@ -75,7 +75,7 @@ class Method(nn.Module, ABC):
     needs_patches: ClassVar[bool] = False
     needs_frames: bool = True
     """The method compares or mixes single frames, which encoders of whole clips do not return."""
-    is_cross_encoder: ClassVar[bool] = False
+    is_cross_encoder: bool = False
     """One network reads text and video together, so that nothing can be prepared; search uses the
     method only to rank a shortlist."""
     unit_features: bool = False
@@ -364,16 +364,7 @@ class MethodSpec:
         return self.checked_by.startswith("approximate")
 
 
-def _method_modules() -> dict[str, str]:
-    """Return the module of each method, in this folder or in ``early``."""
-    package, folder = "eaglenet.methods", Path(__file__).parent
-    names = {f"{package}.{module.name}" for module in iter_modules([str(folder)])}
-    names |= {f"{package}.early.{module.name}" for module in iter_modules([str(folder / "early")])}
-    modules = {name.rpartition(".")[2]: name for name in names}
-    return dict(sorted(modules.items()))
-
-
-METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=_method_modules())
+METHODS: Registry[MethodSpec] = Registry("method", is_open=True, modules=method_modules())
 """Methods by name; a method has the name of its file, which is imported on first use."""
 
 

@@ -49,7 +49,7 @@ def _check_number(name: str, value: object, default: object) -> None:
     is_count = not isinstance(default, float) and not (isinstance(default, int) and default < 0)
     if not math.isfinite(value):
         raise ConfigError(f"{name} is {value}; expected a number")
-    if "dropout" in name and not 0 <= value < 1:
+    if name.endswith("dropout") and not 0 <= value < 1:
         raise ConfigError(f"{name} is {value}; it must be 0 or more, and less than 1")
     if name in DIVISORS and value <= 0:
         raise ConfigError(f"{name} is {value}; it must be more than 0")

@@ -15,7 +15,13 @@ from eaglenet.encoders.base import TextSource, VideoSource
 from eaglenet.encoders.blocks import run_blocks
 from eaglenet.encoders.clip import TextTower, take_positions
 from eaglenet.layers.late_interaction import words_or_sentence
-from eaglenet.layers.masking import Padding, effective_mask, first_right_video, masked_softmax
+from eaglenet.layers.masking import (
+    Padding,
+    check_heads,
+    effective_mask,
+    first_right_video,
+    masked_softmax,
+)
 from eaglenet.layers.transformer import TemporalTransformer, default_heads, stack_on
 from eaglenet.losses import SoftmaxLoss
 from eaglenet.methods.base import Method, register
@@ -87,9 +93,11 @@ class GLSCL(Method):
             stack_on(encoder, config, num_positions=max(config.num_positions, config.num_frames))
         )
         self.queries = nn.Parameter(torch.rand(config.num_concepts, encoder.dim))
+        num_decoder_heads = config.num_decoder_heads or num_heads
+        check_heads(encoder.dim, num_decoder_heads)
         layer = nn.TransformerDecoderLayer(
             encoder.dim,
-            config.num_decoder_heads or num_heads,
+            num_decoder_heads,
             config.feed_forward,
             config.dropout,
             batch_first=True,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -22,7 +20,7 @@ from eaglenet.core.text import pluralize
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
-from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery, file_name_in, parse
+from eaglenet.search.grammar import AnyQuery, file_name_in, parse
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -46,6 +44,13 @@ from eaglenet.search.reranking import EncodedText
 from eaglenet.search.retrieval import Retriever, StoreView, can_have_confidence
 from eaglenet.search.shortlist import Scan
 from eaglenet.search.transcripts import explain_no_match
+from eaglenet.search.wording import (
+    MIN_CUT_LENGTH,
+    language_hint,
+    long_text_notice,
+    negation_in,
+    texts_of,
+)
 from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import Clip, FileTable
@@ -115,7 +120,7 @@ class Engine:
             raise UsageError(f"expected the location of a store, not {store!r:.60}")
         if str(device) not in LIGHT_DEVICES:  # These need no torch, which takes long to import.
             require_device(device)
-        existing_store = open_store(store or default_store())
+        existing_store = open_store(default_store() if store is None else store)
         return cls(existing_store, model=model, device=device, decoder=decoder)
 
     def __repr__(self) -> str:
@@ -293,8 +298,8 @@ class Engine:
 
         A string is a text, or a composed or temporal query (:func:`eaglenet.search.grammar.parse`);
         dates in a text filter (:mod:`eaglenet.search.dates`). ``notice`` of the result reports such
-        a date, or a language that the model does not know. Pass a :class:`Query` to search with an
-        image, a video or a clip.
+        a date, a language that the model does not know, a negation, or a text that is longer than
+        the model reads. Pass a :class:`Query` to search with an image, a video or a clip.
 
         ``changes`` are options and filters by name: ``shortlist=50, path="*.mp4"``; see
         :class:`SearchOptions` and :class:`Filters`. ``judge`` reorders the first hits: a
@@ -342,6 +347,9 @@ class Engine:
             notices = [query.dates.notice] if query.dates else []
             notices.append(self.file_name_notice(query, options))
             notices.append(self.language_hint(query, options))
+            negation = negation_in(query, options)
+            notices.append(negation.hint if negation else "")
+            notices.append(self.long_text_notice(query, options))
             notices.append(self.few_clips_notice(query, hits, options))
             if judge is not None:
                 judgement = judge.rank(query, hits, self)
@@ -448,6 +456,11 @@ class Engine:
         options = options.within_dates(query.dates)
         return self.read(lambda view: self._retriever(view).num_clips(options))
 
+    def date_hint(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Return how many files a filter by date compared by modification time, else ``""``."""
+        filters = options.within_dates(query.dates).filters
+        return self.read(lambda view: filters.date_hint(view.files)) if filters else ""
+
     def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a notice if a text is the name of a file that is not indexed, else ``""``."""
         name = "" if options.literal else file_name_in(query)
@@ -459,6 +472,15 @@ class Engine:
     def language_hint(self, query: AnyQuery, options: SearchOptions) -> str:
         """Return a hint if a query is in a language that the model does not know, else ``""``."""
         return language_hint(query, self._view.manifest.model, options)
+
+    def long_text_notice(self, query: AnyQuery, options: SearchOptions) -> str:
+        """Return a notice if a text has more tokens than the model reads, else ``""``."""
+        texts = [text for text in texts_of(query) if len(text) >= MIN_CUT_LENGTH]
+        if not texts or "visual" not in options.modalities:
+            return ""
+        model: SearchModel = self.read(lambda view: self._retriever(view).model)
+        notices = (long_text_notice(text, model) for text in texts)
+        return next(filter(None, notices), "")
 
     def few_clips_notice(self, query: AnyQuery, hits: Sequence[Hit], options: SearchOptions) -> str:
         """Return a notice if too few clips were searched for a confidence, else ``""``."""
@@ -514,93 +536,3 @@ def open(
 ) -> Engine:
     """Open a store for searching; see :meth:`Engine.open`."""
     return Engine.open(store, model, device)
-
-
-ENGLISH = "the a an of with and are his her their at from by while into its"
-"""Words that are much more frequent in English than in other languages."""
-DISTINCTIVE_WORDS = {
-    "German": "der das dem und mit auf ein eine einen einem einer eines ist nicht von zu zum zur "
-    "im beim vom aus bei nach vor hinter neben unter zwei spielt spielen l\u00e4uft f\u00e4hrt "
-    "hund katze mann frau m\u00e4dchen junge kinder leute wasser schnee strand wald",
-    "French": "les une dans avec sur est sont qui aux sous chez deux homme femme enfant enfants "
-    "fille gar\u00e7on chien voiture plage neige maison joue",
-    "Spanish": "una unos unas con est\u00e1 est\u00e1n sobre desde hacia hombre mujer "
-    "ni\u00f1o ni\u00f1a ni\u00f1os perro gato coche playa nieve jugando juega corre",
-    "Italian": "gli della delle nel nella sul sulla che sono uomo donna bambino bambina "
-    "ragazzo ragazza gatto macchina spiaggia neve gioca corre",
-    "Portuguese": "uma est\u00e1 dois homem mulher menino menina crian\u00e7a cachorro "
-    "c\u00e3o carro praia neve jogando correndo n\u00e3o",
-    "Dutch": "het een naar zijn wordt twee vrouw jongen meisje kinderen hond kat speelt loopt",
-}
-"""Words that do not exist in English: two decide, or one in a text without ``ENGLISH`` words."""
-SHARED_WORDS = {
-    "German": "die den des am sie",
-    "French": "le la un de du des et en au il elle",
-    "Spanish": "el la los las un de del en y que por para al dos",
-    "Italian": "il lo la un di con al del su da due",
-    "Portuguese": "os um de do da dos das em no na que com",
-    "Dutch": "de en met op van aan bij uit door",
-}
-"""Words that also occur in names or in English: two decide in a text without ``ENGLISH`` words."""
-_WORDS = [
-    (name, set(DISTINCTIVE_WORDS[name].split()), set(words.split()))
-    for name, words in SHARED_WORDS.items()
-]
-_LETTERS = re.compile(r"[^\W\d_]+")
-
-
-def language_hint(query: AnyQuery, model: str, options: SearchOptions) -> str:
-    """Return a hint if a query is in a language that the model does not know, else ``""``.
-
-    ``model``: its name in the store. The hint concerns frames; transcripts match word by word in
-    any language.
-    """
-    language = language_of(" ".join(_texts(query)))
-    if not language or "visual" not in options.modalities:
-        return ""
-    # Imported here because most queries do not need the table of models.
-    from eaglenet.encoders.catalogue import CARDS
-
-    card = CARDS.get(model)
-    if card is None or card.languages != "English":
-        return ""
-    return (
-        f"this looks like {language}, and {card.name} knows English only: describe the moment in "
-        "English, or index with a multilingual model (list them: eaglenet models)"
-    )
-
-
-def language_of(text: str) -> str:
-    """Return the language of a text; empty if it may be English.
-
-    >>> language_of("Segelboot auf dem See"), language_of("a dog on the beach")
-    ('German', '')
-    """
-    words = {word.casefold() for word in _LETTERS.findall(text)}
-    letters = "".join(words)
-    is_latin = [
-        letter.isascii() or unicodedata.name(letter, "").startswith("LATIN") for letter in letters
-    ]
-    if len(letters) > 1 and 2 * sum(is_latin) < len(letters):
-        return "another language"
-    counts = [
-        (len(words & distinctive), len(words & common), name)
-        for name, distinctive, common in _WORDS
-    ]
-    num_distinctive, num_common, name = max(counts, key=lambda count: (sum(count[:2]), count[:2]))
-    is_english = bool(words.intersection(ENGLISH.split()))
-    is_other = num_distinctive >= 2 or (not is_english and (num_distinctive or num_common >= 2))
-    return name if is_other else ""
-
-
-def _texts(query: AnyQuery) -> Iterator[str]:
-    """Yield the texts of a query that frames are compared with."""
-    if isinstance(query, Query):
-        is_phrase = query.transcript is not None and query.transcript.has_only_phrases
-        if query.text is not None and not is_phrase:
-            yield query.text
-        return
-    steps = query.steps if isinstance(query, TemporalQuery) else (query,)
-    for step in steps:
-        assert isinstance(step, ComposedQuery)
-        yield from (part.query.text for part in step.parts if part.query.text is not None)

@@ -10,12 +10,13 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, store_option
+from eaglenet.core.files import write_output
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.core.hits import Hit, TranscriptKind, file_url
 from eaglenet.search.confidence import match_text
@@ -95,10 +96,15 @@ def write_contact_sheet(
             corner = GAP + column * (STRIP + GAP), top + row * row_height
             _draw_hit(sheet, engine, hit, corner, is_right)
         top += max(1, -(-len(result.hits) // columns)) * row_height
+    content = io.BytesIO()
     try:
-        sheet.save(path)
-    except (OSError, ValueError) as error:
+        sheet.save(content, "PNG" if path.suffix.lower() == ".png" else "JPEG")
+    except (OSError, ValueError) as error:  # Such as a JPEG of more than 65,535 pixels.
         raise UsageError(f"{path}: the image cannot be written ({error}); use .png") from error
+    try:
+        write_output(path, content.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _draw_hit(
@@ -162,16 +168,19 @@ def load_font(size: int) -> Any:
 
 def drawable(text: str, font: Any) -> str:
     """Replace characters that a font lacks: by their base letter, or else by ``?``."""
-    missing = bytes(font.getmask("\uffff"))
-
-    def is_drawn(char: str) -> bool:
-        return char.isspace() or bytes(font.getmask(char)) != missing
 
     def replaced(char: str) -> str:
+        if char.isspace():
+            return " "  # A line break in a name would lead into the row below.
         base = unicodedata.normalize("NFKD", char)[0]
-        return next((each for each in (char, base) if is_drawn(each)), "?")
+        return next((each for each in (char, base) if _has_glyph(font, each)), "?")
 
     return "".join(map(replaced, unicodedata.normalize("NFC", text)))
+
+
+@lru_cache(maxsize=10_000)
+def _has_glyph(font: Any, char: str) -> bool:
+    return bytes(font.getmask(char)) != bytes(font.getmask("\uffff"))
 
 
 def read_cuts(

@@ -311,7 +311,7 @@ class HitList(list[Hit]):
             hit.set_display(self._show_hit)
         self.notice = notice
         """Remarks for the user: a date read from the text, a language that the model does not know,
-        missing confidences, or hits that a judge did not rate."""
+        a negation, missing confidences, or hits that a judge did not rate."""
         self.why_empty = why_empty
         """Reason for no hits, such as a filter that no file meets; may be empty."""
 

@@ -98,6 +98,10 @@ class SearchModel(Protocol):
         """Return the :class:`EncodedTexts` of this model."""
         ...
 
+    def is_cut(self, text: str) -> bool:
+        """Return whether a text has more tokens than the model reads."""
+        ...
+
     def encode_frames(
         self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]
     ) -> ClipFeatures:
@@ -207,6 +211,13 @@ class NumpyModel:
 
     def encode_texts(self, texts: Sequence[str]) -> NumpyTexts:
         return NumpyTexts(unit(self.model.encode_texts(texts)))
+
+    def is_cut(self, text: str) -> bool:
+        tokenizer = self.model.text.tokenizer
+        ids = tokenizer.encode(text)
+        # The end of a text that just fits is a token, or a part of one.
+        is_full = len(ids) >= tokenizer.context_length
+        return is_full and ids == tokenizer.encode(text[:-1])
 
     def encode_frames(
         self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]

@@ -198,10 +198,10 @@ class Filters(SearchFields):
             return ""
         unmet = [title for title, mask in conditions if not mask.any()]
         if unmet:
-            hint = self._path_hint(files) + self._date_hint(files)
+            hint = self._path_hint(files) + self._tag_hint(files) + self.date_hint(files)
             return f"none of the {len(files)} files has {' or '.join(unmet)}{hint}"
         counts = [f"{title} ({int(mask.sum())} files)" for title, mask in conditions]
-        hint = self._date_hint(files)
+        hint = self.date_hint(files)
         return f"none of the {len(files)} files has all of: {', '.join(counts)}{hint}"
 
     def _path_hint(self, files: FileTable) -> str:
@@ -214,7 +214,13 @@ class Filters(SearchFields):
         files_text = pluralize(count, "path contains", "paths contain")
         return f"; {files_text} it: write {text!r} without *" if count else ""
 
-    def _date_hint(self, files: FileTable) -> str:
+    def _tag_hint(self, files: FileTable) -> str:
+        """Return what no file contains at all: a position, or the name of its camera."""
+        has_position = not np.isnan(files.latitudes).all()
+        hint = "" if self.near is None or has_position else "; no file has a position"
+        return hint if not self.camera or any(files.cameras) else f"{hint}; no file names a camera"
+
+    def date_hint(self, files: FileTable) -> str:
         """Return how many files were filtered by modification time, if any, else ``""``."""
         is_by_date = self.after is not None or self.before is not None
         count = int(np.isnan(files.recording_times).sum()) if is_by_date else 0

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from eaglenet.core.errors import UsageError, VideoDecodeError
+from eaglenet.core.errors import UsageError, VideoDecodeError, cause_of
+from eaglenet.core.files import write_output
 from eaglenet.core.hits import Hit, file_url
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
@@ -119,7 +120,7 @@ def read_media_values(path: str) -> MediaValues:
                 bool(container.streams.audio),
             )
     except (OSError, ValueError) as error:
-        raise VideoDecodeError(path, str(error)) from error
+        raise VideoDecodeError(path, cause_of(error)) from error
 
 
 def check_media_values(_path: str, values: MediaValues) -> None:
@@ -278,7 +279,7 @@ def format_timeline(cuts: Sequence[Cut], title: str, kind: str) -> str:
 def save_text(path: Path, text: str) -> None:
     """Write a UTF-8 file; lone surrogates, as in some file names, become ``?``."""
     try:
-        path.write_bytes(text.encode("utf-8", errors="replace"))
+        write_output(path, text.encode("utf-8", errors="replace"))
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 

@@ -309,6 +309,12 @@ class TorchModel:
         features = self.method.encode_text(list(texts))
         return TorchTexts(features, _to_numpy(self.method.coarse_vectors(features)))
 
+    def is_cut(self, text: str) -> bool:
+        tokens = self.method.tokenize([text])
+        # The end of a text that just fits is a token, or a part of one.
+        is_full = bool(tokens.mask[0, -1])
+        return is_full and torch.equal(tokens.ids, self.method.tokenize([text[:-1]]).ids)
+
     @torch.no_grad()
     def encode_frames(
         self, frames: NDArray[np.uint8], mask: NDArray[np.bool_], seconds: NDArray[np.float32]

@@ -21,9 +21,11 @@ from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, from_json, parse
 from eaglenet.search.hits import recording_of
+from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query as SearchQuery
 from eaglenet.search.reranking import spaced_indices
 from eaglenet.search.retrieval import StoreView
+from eaglenet.search.wording import negation_in
 from eaglenet.serve.batching import BatchResult
 from eaglenet.serve.library import Library, path_below_roots
 from eaglenet.serve.media import video_response
@@ -42,6 +44,7 @@ from eaglenet.serve.schemas import (
     HitsBody,
     InfoBody,
     MomentBody,
+    NegationBody,
     QueryParameters,
     RecordingBody,
     SearchBody,
@@ -153,6 +156,7 @@ def clip(request: Request, clip_id: ClipId) -> ClipBody:
     response_class=Response,
     responses={200: JPEG, **error_responses(404)},
 )
+@router.head("/clips/{clip_id}/thumbnail", include_in_schema=False)
 def thumbnail(request: Request, clip_id: ClipId) -> Response:
     """Return a JPEG of the middle of a clip."""
     try:
@@ -174,6 +178,7 @@ def _cache_headers(clip_id: str) -> dict[str, str]:
     response_class=Response,
     responses={200: JPEG, **error_responses(404, 409, 410, 415)},
 )
+@router.head("/clips/{clip_id}/frame", include_in_schema=False)
 async def frame(
     request: Request, clip_id: ClipId, parameters: Annotated[FrameParameters, Query()]
 ) -> Response:
@@ -294,16 +299,30 @@ async def _search(
         hits = next(lists)
         few_clips = await run_in_threadpool(state.engine.few_clips_notice, query, hits, options)
         file_name = await run_in_threadpool(state.engine.file_name_notice, query, options)
+        long_text = await run_in_threadpool(state.engine.long_text_notice, query, options)
         results.append(
             HitsBody(
                 query=text if isinstance(text, str) else query.title,
                 hits=[hit_body(state, hit) for hit in hits],
-                note="; ".join(filter(None, (note, file_name, few_clips))),
+                note="; ".join(filter(None, (note, file_name, long_text, few_clips))),
                 notice=query.dates.notice if query.dates else "",
                 language_hint=state.engine.language_hint(query, options),
+                negation=_negation_body(query, options),
             )
         )
     return results, result.shortlist
+
+
+def _negation_body(query: AnyQuery, options: SearchOptions) -> NegationBody | None:
+    negation = negation_in(query, options)
+    if negation is None:
+        return None
+    return NegationBody(
+        reason=negation.reason,
+        query=negation.query,
+        text=negation.text,
+        negatives=list(negation.negatives),
+    )
 
 
 def _parse_query(

@@ -324,12 +324,14 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
             connection.transport.abort()
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
+        is_first = not self.should_exit
+        # Before anything is written: a second interrupt during that would count as the first.
+        super().handle_exit(number, frame)
         num_open = len(self.server_state.tasks)
-        if number == signal.SIGINT and num_open and not self.should_exit:
+        if number == signal.SIGINT and num_open and is_first:
             text = f"stopping; waiting up to {GRACE_SECONDS} s for open requests ({num_open}); "
             # Not through a logger: the signal may have interrupted one.
             os.write(2, f"{text}Ctrl-C again stops at once\n".encode())
-        super().handle_exit(number, frame)
         if self.force_exit:
             # Interrupted twice: responses are cut off on purpose, so log no tracebacks.
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)

@@ -48,12 +48,13 @@ from eaglenet.search.grammar import parse
 from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
+from eaglenet.search.wording import negation_in
 from eaglenet.serve.api import find_clip, shown_path
 from eaglenet.serve.clip_folder import file_stem, make_folder, new_file
 from eaglenet.serve.library import Order, path_below_roots
 from eaglenet.serve.problems import explain_fields
 from eaglenet.serve.schemas import CLIP_ID, QueryText, Seconds
-from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, Settings
+from eaglenet.serve.settings import MAX_FILTER_CHARACTERS, MAX_TAGS, Settings
 from eaglenet.serve.state import State
 from eaglenet.serve.tool_results import (
     FileBody,
@@ -208,9 +209,9 @@ class Agents:
             QueryText,
             Field(
                 description="What to find, in plain words. To combine several: "
-                '"a dog" + "a beach" - "people"; in order: "a man opens a door" then '
-                '"a dog runs out" within 30s; text in quotation marks alone is an exact phrase of '
-                "speech or on-screen text"
+                '"a dog" + "a beach" - "people" (never "no people"); in order: "a man opens a '
+                'door" then "a dog runs out" within 30s; text in quotation marks alone is an '
+                "exact phrase of speech or on-screen text"
             ),
         ],
         k: Annotated[int, Field(ge=1, le=MAX_HITS, description="Number of moments")] = 8,
@@ -234,6 +235,10 @@ class Agents:
         ] = "",
         within: Annotated[Filter, Field(description="Distance for near: 5km; default 10km")] = "",
         camera: Annotated[Filter, Field(description="Part of the make and model")] = "",
+        tags: Annotated[
+            list[Filter],
+            Field(max_length=MAX_TAGS, description="Only files with all these tags"),
+        ] = [],  # noqa: B006
         literal: Annotated[
             bool, Field(description="Ignore operators and dates in the query")
         ] = False,
@@ -247,7 +252,7 @@ class Agents:
         )
         filters = {
             "path": path, "after": after, "before": before, "near": near, "within": within,
-            "camera": camera,
+            "camera": camera, "tags": tuple(tags),
         }  # fmt: skip
         # In a thread, because it may read a table of places.
         options = await anyio.to_thread.run_sync(
@@ -267,10 +272,15 @@ class Agents:
         dates = typed_query.dates.notice if typed_query.dates else ""
         file_name = await anyio.to_thread.run_sync(engine.file_name_notice, typed_query, options)
         hint = engine.language_hint(typed_query, options)
+        long_text = await anyio.to_thread.run_sync(engine.long_text_notice, typed_query, options)
         few_clips = await anyio.to_thread.run_sync(
             engine.few_clips_notice, typed_query, hits, options
         )
-        notes = filter(None, (note, dates, file_name, hint, few_clips, *self._gaps(hits, start)))
+        negation = negation_in(typed_query, options)
+        wording = negation.hint if negation else ""
+        gaps = self._gaps(hits, start)
+        # The longest last, because the end of a long note is cut off.
+        notes = filter(None, (note, dates, file_name, hint, long_text, few_clips, *gaps, wording))
         return MomentsBody(
             moments=[self._moment(hit) for hit in hits], note=visible_text("; ".join(notes))
         )
@@ -505,6 +515,8 @@ def _span(
     if start is not None and end is None:
         last = max(clip.end, start + 1)
     if last < first:
+        if start is None:
+            raise ToolError(f"end {last:g} s is before this clip ({first:g} s); give a start, too")
         raise ToolError(f"end {last:g} s is before start {first:g} s; exchange them")
     if first == last:
         raise ToolError(f"{first:g} to {last:g} s is empty; give an end after the start")

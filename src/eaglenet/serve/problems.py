@@ -20,6 +20,7 @@ from starlette.routing import Match, Route
 from eaglenet.core.errors import (
     EagleNetError,
     StoreError,
+    UnknownClipError,
     UnreachableError,
     UsageError,
     VideoDecodeError,
@@ -177,6 +178,8 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
     messages = explain_fields(error.errors())
     # Names of unknown fields may contain lone surrogates.
     message = without_surrogates("; ".join(messages))
+    if any(problem["type"] == "json_invalid" for problem in error.errors()):
+        return error_response(400, message, hint="send the body as JSON")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
         # The default of `curl -d`.
@@ -202,8 +205,10 @@ def _known_fields(request: Request) -> list[str]:
 
 async def _eaglenet_error(request: Request, error: EagleNetError) -> JSONResponse:
     message = without_surrogates(str(error))
+    if isinstance(error, UnknownClipError):
+        return error_response(404, message)
     if isinstance(error, UsageError | VideoDecodeError):
-        return error_response(400, message)
+        return error_response(422, message)
     if isinstance(error, UnreachableError):
         return await _unreachable(request, error)
     logger.error("%s: %s", type(error).__name__, message)

@@ -124,7 +124,7 @@ class SearchParameters(BaseModel):
             # The schema allows every text, and one that names no place is valid but not found.
             is_pair = COORDINATES.fullmatch(self.near or "")
             hint = "degrees north and east need no table: near=48.1,11.6"
-            raise Problem(400 if is_pair else 404, str(error), hint=hint) from None
+            raise Problem(422 if is_pair else 404, str(error), hint=hint) from None
         filters = Filters(
             path=self.path,
             after=self.after,
@@ -334,17 +334,33 @@ class HitBody(RecordingBody):
     thumbnail: str
 
 
+class NegationBody(BaseModel):
+    """Advice about a text that says what not to show, such as ``a street without cars``."""
+
+    reason: str
+    query: str = Field(
+        description="Query to send instead; empty if nothing is left to search for, or the text "
+        "has a date, which only 'text' keeps"
+    )
+    text: str = Field(description="What is left to search for; may be empty")
+    negatives: list[str] = Field(description="What the text excludes, for 'negative'")
+
+
 class HitsBody(BaseModel):
     query: str
     hits: list[HitBody]
     note: str = Field(
         default="",
         description="Why there are no hits, why the judge did not rate all of them, why they have "
-        "no confidence, or that the text is the name of a file that is not indexed",
+        "no confidence, that the text is the name of a file that is not indexed, or is longer than "
+        "the model reads",
     )
     notice: str = Field(default="", description="Interpretation of a date in the text")
     language_hint: str = Field(
         default="", description="Advice if the text is in a language that the model does not know"
+    )
+    negation: NegationBody | None = Field(
+        default=None, description="Advice if the text says what not to show; else null"
     )
 
 

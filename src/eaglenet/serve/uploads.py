@@ -79,20 +79,22 @@ async def _search(request: Request, parameters: UploadParameters, *, is_image: b
         spec = state.engine.manifest.frame_spec
         try:
             video = await run_in_threadpool(upload.decode, spec, is_image=is_image)
-            clips = FrameBatch(video.pixels[None], video.is_real[None], video.times[None])
-            query = SearchQuery(clips=clips)
-            search = partial(
-                state.engine.search,
-                query if composition is None else _insert(composition, query),
-                parameters.k,
-                options=options,
-            )
-            hits = await state.batcher.call(search)
         except (UsageError, VideoDecodeError) as error:
             if uploads.is_stopping:
                 raise Problem(503, "the service is shutting down") from None
             # The client must not see the path of the temporary file.
-            raise Problem(400, str(error).replace(upload.path, "upload")) from None
+            message = str(error).replace(upload.path, "upload")
+            hint = f"send a file that is {'an image' if is_image else 'a video'}"
+            raise Problem(415, message, code="unplayable", hint=hint) from None
+    clips = FrameBatch(video.pixels[None], video.is_real[None], video.times[None])
+    query = SearchQuery(clips=clips)
+    search = partial(
+        state.engine.search,
+        query if composition is None else _insert(composition, query),
+        parameters.k,
+        options=options,
+    )
+    hits = await state.batcher.call(search)
     title = parameters.q or f"uploaded {request.url.path.rsplit('/', 1)[-1]}"
     return search_body(state, title, hits, options.shortlist_size(parameters.k), start)
 
@@ -131,5 +133,5 @@ async def _receive(request: Request, file: IO[bytes]) -> None:
         size += len(chunk)
         await run_in_threadpool(file.write, chunk)
     if not size:
-        raise Problem(400, "the body is empty", hint="send the file itself as the body")
+        raise Problem(422, "the body is empty", hint="send the file itself as the body")
     file.flush()

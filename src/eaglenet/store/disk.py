@@ -44,6 +44,19 @@ def has_database(folder: Path) -> bool:
     return os.path.exists(folder / DATABASE)
 
 
+def file_exists(path: Path) -> bool:
+    """Return whether a path exists; raise ``OSError`` if it cannot be inspected.
+
+    In Python 3.14, ``Path.exists()`` takes it for missing, and an empty store would replace one on
+    a disk that fails for a moment.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return True
+
+
 class DamageError(StoreError):
     """Part of a store is damaged. The message names it and the repair command."""
 

@@ -34,7 +34,6 @@ from eaglenet.store.database import (
     connect,
     create,
     put_state,
-    read_bank,
 )
 from eaglenet.store.disk import (
     DATABASE,
@@ -79,9 +78,12 @@ CHUNK = 4096
 Rows = dict[int, tuple[Any, ...]]
 
 
-def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verified:
-    """Compare everything with its checksums; a :class:`DamageError` names the damaged part."""
-    database.check_integrity()
+def verify(snapshot: Snapshot) -> Verified:
+    """Compare everything with its checksums; a :class:`DamageError` names the damaged part.
+
+    It is also raised if a writer has committed since the snapshot.
+    """
+    database = snapshot.database
     with database.reading():
         counts = {table: _verify_table(database, table) for table in COLUMNS}
         if database.verified_rows("manifest") != database.verified_rows("manifest_copy"):
@@ -89,11 +91,12 @@ def verify(database: Database, snapshot: Snapshot, manifest: Manifest) -> Verifi
         _verify_visibility(snapshot)
         database.text_checksum = None
         transcripts.verify_text(database)
+        bank, window_segments = snapshot.hubness_bank, read_window_segments(database)
+        num_files = database.value("SELECT count(*) FROM files WHERE status = 'done'")
     for segment in snapshot.segments:
-        _verify_segment(segment, read_bank(database, manifest))
-    for info in read_window_segments(database):
-        WindowSegment(snapshot.database.folder, info).verify()
-    num_files = database.value("SELECT count(*) FROM files WHERE status = 'done'")
+        _verify_segment(segment, bank)
+    for info in window_segments:
+        WindowSegment(database.folder, info).verify()
     return Verified(len(snapshot), int(num_files), counts["clips"], counts["lines"])
 
 

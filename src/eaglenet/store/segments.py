@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import threading
 import zlib
 from collections.abc import Sequence
@@ -227,11 +228,16 @@ class Segment:
         size = self.info.num_rows * np.dtype(dtype).itemsize * int(np.prod(shape))
         if not self.info.num_rows:
             return np.zeros((0, *shape), dtype)
-        if not path.is_file() or path.stat().st_size < size:
-            raise self.damage_error(kind)
-        with path.open("rb") as stream:
-            # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
-            self._maps[kind] = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+        try:
+            status = path.stat()
+            # Opening a FIFO would block.
+            if not stat.S_ISREG(status.st_mode) or status.st_size < size:
+                raise self.damage_error(kind)
+            with path.open("rb") as stream:
+                # Copy-on-write, because torch refuses read-only memory; nothing writes to it.
+                self._maps[kind] = mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_COPY)
+        except (FileNotFoundError, NotADirectoryError):  # A writer may have just removed it.
+            raise self.damage_error(kind) from None
         return np.frombuffer(self._maps[kind], dtype).reshape(self.info.num_rows, *shape)
 
     def _checked_rows(self, kind: str, first: int, end: int) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.errors import StoreError, UsageError
+from eaglenet.core.errors import StoreError, UnknownClipError
 from eaglenet.core.name_dates import time_from_name
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
@@ -156,6 +156,11 @@ class Snapshot:
         mask[indices[indices >= 0]] = True  # Others are newer than this snapshot.
         return mask if self.visible is None else mask & self.visible
 
+    def is_outdated(self) -> bool:
+        """Return whether a writer has committed since, or the store was replaced."""
+        version = self.database.value("SELECT version FROM state")
+        return version != self.version or self.database.is_replaced()
+
     # Vectors and codes
 
     @contextmanager
@@ -164,8 +169,7 @@ class Snapshot:
         try:
             yield
         except DamageError as error:
-            is_changed = self.database.value("SELECT version FROM state") != self.version
-            if is_changed or self.database.is_replaced():
+            if self.is_outdated():
                 raise OutdatedError(
                     f"{self.location} changed during the search; search again"
                 ) from error
@@ -334,7 +338,7 @@ class Snapshot:
             row = self._row(name)
             row = self._row(self.full_id(name)) if row is None else row
         if row is None:
-            raise UsageError(
+            raise UnknownClipError(
                 f"no clip {name!r:.60} in this store; clip ids come from hits, like 3f9c-0"
             )
         return row
@@ -350,7 +354,7 @@ class Snapshot:
         names = {clip_id((content, int(match[2]))) for content in self._beginning_with(match[1])}
         matches = sorted(name for name in names if name in self)
         if len(matches) > 1:
-            raise UsageError(
+            raise UnknownClipError(
                 f"{text!r:.60} is ambiguous ({len(matches)} clips); type more characters"
             )
         return matches[0] if matches else text

@@ -43,6 +43,7 @@ from eaglenet.store.disk import (
     DATABASE,
     LOCK,
     DamageError,
+    file_exists,
     require_creatable,
     writer_lock,
 )
@@ -51,7 +52,7 @@ from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import IndexedFile, Repaired, Verified
 from eaglenet.store.schema import OldSchemaError
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo
-from eaglenet.store.snapshot import Snapshot
+from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.windows import KINDS as WINDOW_KINDS
 from eaglenet.store.writer import LocalWriter
 
@@ -88,12 +89,12 @@ class LocalStore:
     def exists(cls, location: str | Path, advice: str = "use another folder") -> bool:
         """Return whether a folder has a store; raise ``StoreError`` if it cannot have one."""
         folder = path_of(location)
-        if (folder / DATABASE).exists():
+        if file_exists(folder / DATABASE):
             return True
         for part in (folder, *folder.parents):
             if part.exists() and not part.is_dir():
                 raise StoreError(f"{part} is a file; use a folder for the store")
-        if not folder.exists():
+        if not file_exists(folder):
             return False
         refuse_old_format(folder)
         refuse_lost_database(folder)
@@ -147,7 +148,7 @@ class LocalStore:
             # Before the lock, so that other settings are refused while another writer works.
             cls.open(folder).manifest.require_same(manifest, str(folder))
         with writer_lock(folder):
-            if not (folder / DATABASE).exists() and manifest is not None:
+            if manifest is not None and not file_exists(folder / DATABASE):
                 create(folder, manifest, bank)
             with closing(LocalWriter(folder)) as writer:
                 if manifest is not None:
@@ -215,15 +216,26 @@ class LocalStore:
         parts: dict[str, int] = defaultdict(int)
         for path in (self.folder / FOLDER).glob("*.*"):
             kind = path.suffix.removeprefix(".")
-            parts[kind if kind in (*KINDS, *WINDOW_KINDS) else "other"] += path.stat().st_size
+            with suppress(FileNotFoundError):  # A writer has just removed it.
+                parts[kind if kind in (*KINDS, *WINDOW_KINDS) else "other"] += path.stat().st_size
         for path in self.folder.glob(f"{DATABASE}*"):
-            parts["database"] += path.stat().st_size
+            with suppress(FileNotFoundError):
+                parts["database"] += path.stat().st_size
         return dict(parts)
 
     def verify(self) -> Verified:
         from eaglenet.store import repair
 
-        return repair.verify(self.database, self.snapshot(), self.manifest)
+        self.database.check_integrity()
+        for _ in range(ATTEMPTS):
+            snapshot = self.snapshot()
+            try:
+                return repair.verify(snapshot)
+            except DamageError:
+                # A writer may have committed meanwhile, and removed segments.
+                if not snapshot.is_outdated():
+                    raise
+        raise OutdatedError(f"{self.folder} changes all the time; verify it while nothing indexes")
 
     @classmethod
     def repair(cls, location: str | Path) -> Repaired:
@@ -257,6 +269,8 @@ def check_location(location: str | Path) -> None:
 
 def path_of(location: str | Path) -> Path:
     """Return the folder of a location."""
+    if not str(location):  # Such as an unset variable of a shell.
+        raise StoreError("the location of the store is empty; name its folder")
     path = Path(str(location).removeprefix("file://"))
     try:
         return path.expanduser()  # No store is made in a folder named like a user.
@@ -280,7 +294,7 @@ def refuse_lost_database(folder: Path) -> None:
 
 def is_old_format(folder: Path) -> bool:
     """Return whether a folder contains a store of the format before SQLite."""
-    is_current = (folder / DATABASE).exists()
+    is_current = file_exists(folder / DATABASE)
     return not is_current and any((folder / name).exists() for name in OLD_FORMAT)
 
 

@@ -13,6 +13,7 @@ source. Other rows belong to replaced lines, and stay until the segment is rewri
 from __future__ import annotations
 
 import sqlite3
+import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -94,12 +95,17 @@ class WindowSegment:
         paths = info.paths(folder)
         is_valid = 1 <= info.dim <= MAX_DIM and info.num_rows > 0
         sizes = (window_dtype(info.dim).itemsize, info.dim) if is_valid else (0, 0)
-        for path, size in zip(paths, sizes, strict=True):
-            if not is_valid or not path.is_file() or path.stat().st_size < info.num_rows * size:
-                raise damage(f"{FOLDER}/{path.name}", folder)
         rows = info.num_rows
-        self._windows = np.memmap(paths[0], window_dtype(info.dim), "r", shape=(rows,))
-        self._vectors = np.memmap(paths[1], np.int8, "r", shape=(rows, info.dim))
+        try:
+            for path, size in zip(paths, sizes, strict=True):
+                status = path.stat()
+                is_whole = stat.S_ISREG(status.st_mode) and status.st_size >= rows * size
+                if not (is_valid and is_whole):
+                    raise damage(f"{FOLDER}/{path.name}", folder)
+            self._windows = np.memmap(paths[0], window_dtype(info.dim), "r", shape=(rows,))
+            self._vectors = np.memmap(paths[1], np.int8, "r", shape=(rows, info.dim))
+        except (FileNotFoundError, NotADirectoryError) as error:  # A writer may have removed it.
+            raise damage(f"{FOLDER}/{Path(error.filename).name}", folder) from None
         self._is_checked = False
         self._lock = threading.Lock()
 

@@ -12,8 +12,10 @@ import io
 import os
 import re
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -280,7 +282,7 @@ class SubtitleFinder:
     """Finds subtitle files beside videos; lists each folder once."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, dict[str, os.DirEntry[str]]] = {}
+        self._folders: dict[str, list[os.DirEntry[str]]] = {}
         self.problems: dict[str, str] = {}
         """Reasons why folders or files could not be read, by path."""
 
@@ -289,8 +291,11 @@ class SubtitleFinder:
         folder, name = os.path.split(video)
         stem = PurePath(name).stem
         files = []
-        for other, entry in self._list(folder).items():
-            language = language_of(other, stem)
+        # A folder may have thousands of both: only the names that begin with "STEM." are compared.
+        entries, name_of = self._list(folder), attrgetter("name")
+        first, end = (bisect_left(entries, f"{stem}{mark}", key=name_of) for mark in "./")
+        for entry in entries[first:end]:
+            language = language_of(entry.name, stem)
             if language is None:
                 continue
             try:
@@ -311,22 +316,24 @@ class SubtitleFinder:
                 self.problems[entry.path] = error.strerror or str(error)
         return files
 
-    def _list(self, folder: str) -> dict[str, os.DirEntry[str]]:
+    def _list(self, folder: str) -> list[os.DirEntry[str]]:
+        """Return the subtitle files in a folder by name."""
         if folder not in self._folders:
+            files: list[os.DirEntry[str]] = []
             try:
                 with os.scandir(folder) as entries:
-                    files = {
-                        entry.name: entry
+                    files += (
+                        entry
                         for entry in entries
                         if PurePath(entry.name).suffix.lower() in SUFFIXES
                         and untrusted.is_utf8(entry.path)
-                    }
+                    )
             except (FileNotFoundError, NotADirectoryError):
-                files = {}
+                files = []
             except OSError as error:
-                files = {}
+                files = []
                 self.problems[folder] = error.strerror or str(error)
-            self._folders[folder] = dict(sorted(files.items()))
+            self._folders[folder] = sorted(files, key=attrgetter("name"))
         return self._folders[folder]
 
 

@@ -18,7 +18,7 @@ from eaglenet.video.limits import MAX_PACKETS
 SEEK_MARGINS = (0.5, 10.0, 60.0)
 """Seconds before the start to seek to, tried in order."""
 MAX_FAILURES = 1000
-"""Maximum broken packets to skip."""
+"""Maximum broken packets in a row to skip."""
 MIN_RATE = 1000
 """Samples per second below which audio is not converted; the lowest rate in use is 4000."""
 MAX_CLOCK_ERROR = 0.1
@@ -70,7 +70,7 @@ def _decode_span(
                 return None
             zero = (container.start_time or 0) / 1e6
             if margin is not None:
-                with contextlib.suppress(pyav().FFmpegError):
+                with contextlib.suppress(pyav().FFmpegError, OverflowError):
                     container.seek(int((start + zero - margin) * 1e6))
             chunks = _decode_chunks(container, stream, format, damage)
             first = next(chunks, None)
@@ -173,6 +173,9 @@ def _decode_frames(container: Any, stream: Any) -> Iterator[Any]:
         if count >= MAX_PACKETS or failures > MAX_FAILURES:
             return
         try:
-            yield from packet.decode()
+            frames = packet.decode()
         except pyav().FFmpegError:
             failures += 1
+        else:
+            failures = 0
+            yield from frames

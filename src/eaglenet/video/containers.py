@@ -148,7 +148,8 @@ def video_stream(path: Path, container: Any) -> Any:
     streams = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not streams:
         kinds = sorted({stream.type for stream in container.streams})
-        raise VideoDecodeError(path, f"has no video stream (only {', '.join(kinds) or 'nothing'})")
+        only = f"only {', '.join(kinds)}" if kinds else "it has no streams at all"
+        raise VideoDecodeError(path, f"has no video stream ({only})")
     if streams[0].codec_context is None:
         raise VideoDecodeError(path, "its video codec is not known to the decoder")
     return streams[0]

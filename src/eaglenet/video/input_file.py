@@ -53,6 +53,13 @@ class SharedFile:
             raise self.error or FileNotFoundError(2, "no such file", self.path)
         return self.descriptor
 
+    @property
+    def identity(self) -> tuple[str | int, ...]:
+        """The path, and values that identify the open file and its current content."""
+        if self.descriptor is None:
+            return (self.path,)
+        return (self.path, *_identity(os.fstat(self.descriptor)))
+
 
 def share_file(path: str | Path) -> SharedFile:
     """Open a regular file for a worker."""
@@ -112,8 +119,7 @@ def _open_below(path: str, roots: Sequence[str]) -> tuple[int, bool]:
 
 
 def _digest(descriptor: int, status: os.stat_result) -> str:
-    times = (status.st_mtime_ns, status.st_ctime_ns)
-    key = (status.st_dev, status.st_ino, status.st_size, *times)
+    key = _identity(status)
     content = _digests.get(key)  # Not looked up again: another thread may clear the table.
     if content is None:
         with InputFile(os.dup(descriptor), "") as stream:
@@ -158,7 +164,10 @@ def file_size(path: str | Path) -> int:
 
 def file_identity(path: str | Path) -> tuple[int, int, int, int, int]:
     """Return values that identify a file and its current content."""
-    status = file_status(path)
+    return _identity(file_status(path))
+
+
+def _identity(status: os.stat_result | FileStatus) -> tuple[int, int, int, int, int]:
     times = (status.st_mtime_ns, status.st_ctime_ns)
     return (status.st_dev, status.st_ino, status.st_size, *times)
 

@@ -250,7 +250,7 @@ class VideoReader:
         self._is_positioned = True
         try:
             self.container.seek(time, stream=self.stream)
-        except self._error_type:
+        except (self._error_type, OverflowError):  # A damaged file may claim any time.
             self.rewind()
 
     def rewind(self) -> None:

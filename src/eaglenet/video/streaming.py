@@ -252,7 +252,7 @@ def seek(source: Source, start: float) -> None:
     """Seek to ``start`` in a container that was just opened."""
     if start <= 0:
         return
-    with contextlib.suppress(pyav().FFmpegError):
+    with contextlib.suppress(pyav().FFmpegError, OverflowError):
         source.container.seek(int((start + float(source.zero)) * 10**6))
 
 

@@ -208,8 +208,8 @@ class Worker:
     layout: Layout
     max_bytes: int = MAX_BYTES
     channel: Channel | None = None
-    file: str | None = None
-    """File for which the current process was started."""
+    file: tuple[str | int, ...] | None = None
+    """Identity of the file for which the current process was started."""
     missing: tuple[str, ...] = ()
     """Parts of the confinement that this system does not provide."""
     is_ready: bool = False
@@ -237,8 +237,11 @@ class Worker:
             self.channel = Channel(self.control, self.max_bytes)
 
     def send(self, request: Any, shared_file: SharedFile | None = None) -> None:
-        """Send a request; a new process handles it if its file differs from the last one."""
-        file = None if shared_file is None else shared_file.path
+        """Send a request; a new process handles it if its file differs from the last one.
+
+        Another file at the same path is another file.
+        """
+        file = None if shared_file is None else shared_file.identity
         if self.channel is None or (self.is_forking and file != self.file):
             self._fork()
         self.file = file
@@ -301,6 +304,9 @@ class Worker:
         if self.channel is not None:
             self.channel.close()
         self.control.close()
+        if self.is_forking and self.is_ready:
+            # The host ends its process, whose processor time then counts as that of a child.
+            self.process.join(1)
         self.process.terminate()
         self.process.join(1)
         if self.process.exitcode is None:
@@ -434,7 +440,11 @@ def _fork_for_files(
     gc.collect()
     gc.freeze()
     while True:
-        command = control.recv_bytes(16)
+        try:
+            command = control.recv_bytes(16)
+        except (EOFError, OSError):
+            _end_child(child)
+            return
         code = _end_child(child)
         child = None
         if command == _STOP:
@@ -536,6 +546,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_starter)  # A forked process has no such thread.
 
 
+def _in_lasting_thread(start: Callable[[], Worker]) -> Worker:
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    try:
+        future = _starter.submit(start)
+    except RuntimeError:  # The main thread has ended, and Python waits for the others.
+        return start()
+    return future.result()
+
+
 class IsolatedProcess:
     """Calls a function in a worker, with limits; a crashed or slow process is replaced.
 
@@ -589,8 +609,7 @@ class IsolatedProcess:
             raise EagleNetError("the service is shutting down")
         if self._worker is None:
             start = partial(start_worker, self.work, self.memory, threads=self.threads)
-            is_main = threading.current_thread() is threading.main_thread()
-            self._worker = start() if is_main else _starter.submit(start).result()
+            self._worker = _in_lasting_thread(start)
             # `close` kills the worker that it sees; it may have looked before this one was there.
             if self._closed.is_set():
                 self._stop()

@@ -6,11 +6,13 @@ import io
 import json
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from frame_folders import COLOURS, write_frame_folder
+from frame_folders import COLOURS, jpeg, write_frame_folder
+from PIL import Image
 from typer.testing import CliRunner
 
 import eaglenet
@@ -122,21 +124,63 @@ def test_a_check_finds_missing_and_broken_pictures(folder: Path, tmp_path: Path)
     assert json.loads(told.stdout)["splits"][0]["missing"] == ["train-3"]
 
 
-def test_a_frame_that_is_there_twice_does_not_hide_one_that_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("train-2/000.jpg", "a frame of train-2 is missing, and another is there twice"),
+        ("train-2/007.jpg", "train-2/007.jpg is not one of the 3 frames"),
+        ("train-2/one.jpg", "train-2/one.jpg is not one of the 3 frames"),
+    ],
+)
+def test_another_frame_does_not_hide_one_that_is_missing(
+    tmp_path: Path, name: str, message: str
+) -> None:
     """Memory that was never written would be its pixels."""
     place = write_frame_folder(tmp_path / "frames", train=4, validation=0)
+    items = {item.id: item for item in FrameFolder.open(place).items}
+    assert items["train-2"].frames == 3
+
+    def rename(member: tarfile.TarInfo, content: bytes) -> bytes:
+        if member.name == "train-2/001.jpg":
+            member.name = name
+        return content
+
+    rewrite_shard(place, rename)
+    folder = FrameFolder.open(place)
+    with pytest.raises(DatasetError, match=message):
+        folder.read_frames(folder.items, 16, threads=1)
+    (report,) = check_frames(place).splits
+    assert report.missing == ("train-2",)
+
+
+def test_a_frame_of_too_many_pixels_is_reported_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = write_frame_folder(tmp_path / "frames", train=4, validation=0)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 32 * 32)
+
+    def replace(member: tarfile.TarInfo, content: bytes) -> bytes:
+        return jpeg((0, 0, 0), 64) if member.name == "train-1/000.jpg" else content
+
+    rewrite_shard(place, replace)
+    folder = FrameFolder.open(place)
+    with pytest.raises(DatasetError, match=r"train-1/000\.jpg cannot be decoded"):
+        folder.read_frames(folder.items, 16, threads=1)
+    (report,) = check_frames(place, decode=True).splits
+    assert [problem.video_id for problem in report.undecodable] == ["train-1"]
+
+
+def rewrite_shard(place: Path, change: Callable[[tarfile.TarInfo, bytes], bytes]) -> None:
+    """Write the only shard again; ``change`` may rename a member and returns its content."""
     (shard,) = place.glob("frames-*.tar")
     with tarfile.open(shard) as tar:
         members = [(member, tar.extractfile(member)) for member in tar]
         pictures = [(member, file.read()) for member, file in members if file is not None]
     with tarfile.open(shard, "w") as tar:
         for member, content in pictures:
-            if member.name == "train-2/001.jpg":
-                member.name = "train-2/000.jpg"
-            tar.addfile(member, io.BytesIO(content))
-    folder = FrameFolder.open(place)
-    with pytest.raises(DatasetError, match="a frame of train-2 is missing"):
-        folder.read_frames(folder.items, 16, threads=1)
+            changed = change(member, content)
+            member.size = len(changed)
+            tar.addfile(member, io.BytesIO(changed))
 
 
 def test_any_model_is_evaluated_on_it(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
+from eaglenet.research.data import hub_dataset
 from eaglenet.research.data.hub_dataset import unpack_hub_dataset
 from eaglenet.research.data.records import DATASETS
 from hub_repositories import repository_hub
@@ -118,6 +120,56 @@ def test_only_relevant_pairs_are_captions_and_other_videos_are_counted(
     split = DATASETS["folder"].load(folder, "test")
     assert split.protocol.name.endswith("test (2 texts x 2 of 3 videos)")
     assert [entry.reason for entry in split.left_out] == ["no caption"]
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"), [(["1", "2.0", "0"], 2), ([1.5, None, math.nan], 1), ([[1]] * 3, None)]
+)
+def test_scores_of_any_type_are_read_or_refused(
+    tmp_path: Path, videos: list[Path], scores: list[Any], expected: int | None
+) -> None:
+    source = write_three(tmp_path / "three", videos, CAPTIONS)
+    names = [f"{number}" for number in range(3)]
+    write_table(
+        source / "qrels" / "test-00000-of-00001.parquet",
+        {
+            "query-id": [f"q{name}" for name in names],
+            "corpus-id": [f"d{name}" for name in names],
+            "score": scores,
+        },
+    )
+    if expected is None:
+        with pytest.raises(DatasetError, match=r"row 0 of qrels has the score \[1\]; expected a"):
+            unpack_hub_dataset(str(source))
+        return
+    split = DATASETS["folder"].load(unpack_hub_dataset(str(source)), "test")
+    assert split.texts == CAPTIONS[:expected]
+
+
+def test_a_folder_unpacked_by_another_version_is_not_used(
+    tmp_path: Path, videos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_pairs(tmp_path / "pairs", videos, CAPTIONS)
+    monkeypatch.setattr(hub_dataset, "VERSION", 1)
+    folder = unpack_hub_dataset(str(source))
+    monkeypatch.undo()
+    monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
+    assert unpack_hub_dataset(str(source)) != folder
+
+
+def test_videos_without_queries_count_against_the_limit(
+    tmp_path: Path, videos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_three(tmp_path / "three", videos, CAPTIONS)
+    keys = ["d0", "d1", "d2", *(f"{number:09d}" for number in range(97))]
+    write_table(
+        source / "corpus" / "test-00000-of-00001.parquet", {"id": keys, "video": videos[:1] * 100}
+    )
+    # Of three videos and three captions, but not of 97 more ids.
+    monkeypatch.setattr(hub_dataset, "MIN_BYTES", 3 * 4096 + 97 * 256)
+    monkeypatch.setattr(hub_dataset, "MAX_EXPANSION", 0)
+    with pytest.raises(DatasetError, match=r"row \d+ of corpus: videos and captions take"):
+        unpack_hub_dataset(str(source))
 
 
 def test_names_of_splits_are_whole(tmp_path: Path, videos: list[Path]) -> None:

@@ -19,6 +19,7 @@ from eaglenet.research.data.records import (
     hold_out_ids,
     make_split,
     stable_order,
+    training_ids,
 )
 
 PROTOCOL = RetrievalProtocol("toy")
@@ -108,6 +109,14 @@ def test_holding_out_depends_on_each_id_alone() -> None:
     assert hold_out_ids(ids, 7, seed=1) != held
     rest = [video_id for video_id in stable_order(ids) if video_id != "video3"]
     assert stable_order([video_id for video_id in ids if video_id != "video3"]) == rest
+
+
+def test_an_impossible_number_of_held_out_videos_names_its_option() -> None:
+    for count in (3, -1):
+        message = f"msrvtt: hold_out={count}, but there are 3 videos to train on; expected 0 to 2"
+        with pytest.raises(UsageError, match=message):
+            training_ids("msrvtt", "val", ["a", "b", "c"], count)
+    assert len(training_ids("msrvtt", "val", ["a", "b", "c"], 2)) == 2
 
 
 @pytest.mark.parametrize("count", [-1, 3, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from eaglenet.core.errors import CheckpointError, ConfigError
-from eaglenet.research.training.epochs import PairSampler
+from eaglenet.research.training.config import TrainingConfig
+from eaglenet.research.training.distributed import World
+from eaglenet.research.training.epochs import PairSampler, pair_samplers
 
 # 9 videos with 5 captions each: 45 texts.
 OWNERS = torch.arange(9).repeat_interleave(5)
@@ -113,6 +116,26 @@ def test_neighbours_stay_together_beside_an_odd_last_video() -> None:
         assert all({video ^ 1 for video in batch} == set(batch) for batch in batches)
     # It is only in the incomplete last batch, which is dropped.
     assert sorted(video for batch in batches for video in batch) == list(range(8))
+
+
+def test_neighbours_stay_together_in_several_passes_over_an_odd_number_of_videos() -> None:
+    sampler = PairSampler(OWNERS, 4, 0, one_caption=True, neighbours=True, epoch_pairs=36)
+    for epoch in range(3):
+        for batch in sampler.epoch_batches(epoch):
+            videos = [video for video in OWNERS[batch].tolist() if video < 8]
+            assert {video ^ 1 for video in videos} == set(videos)
+
+
+@pytest.mark.parametrize(("batch_size", "world"), [(6, World()), (12, World(1, 2))])
+def test_chunks_that_divide_neighbours_are_refused(batch_size: int, world: World) -> None:
+    config = TrainingConfig(
+        batch_size=batch_size, accumulate=2, captions="one", neighbours=True, epoch_pairs=36
+    )
+    pair_samplers(config, OWNERS, world)
+    split = dataclasses.replace(config, accumulation="split")
+    with pytest.raises(ConfigError, match=rf"choose a multiple of {4 * world.size} with --set"):
+        pair_samplers(split, OWNERS, world)
+    pair_samplers(dataclasses.replace(split, batch_size=8), OWNERS, world)
 
 
 def test_a_batch_that_divides_neighbours_is_refused() -> None:

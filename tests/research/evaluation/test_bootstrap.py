@@ -20,6 +20,7 @@ from eaglenet.research.evaluation.report import (
     difference_blocks,
     paired_bootstrap,
     read_ranks,
+    to_markdown,
 )
 from eaglenet.research.evaluation.run_records import RecipeGroup
 
@@ -140,7 +141,7 @@ def test_each_interval_of_a_report_is_printed_once(tmp_path: Path) -> None:
         np.savez(folder / "ranks-val.npz", t2v=ranks, v2t=ranks, video_of_text=np.arange(50))
         run = SimpleNamespace(folder=folder, evaluations={})
         groups.append(Mock(spec=RecipeGroup, label=label, runs=[run]))
-    text = "\n".join(map(str, difference_blocks(groups)))
+    text = to_markdown("Report", difference_blocks(groups))
     assert text.count("paired bootstrap") == 1
     assert [line for line in text.splitlines() if line.startswith("R@1 minus")] == [
         "R@1 minus that of best:",

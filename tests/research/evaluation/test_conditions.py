@@ -38,6 +38,8 @@ def test_a_run_says_what_it_read_and_what_chose_its_epoch() -> None:
     assert released.pretraining == "openai/clip-vit-base-patch16"
     assert released.selection == "TEST"
     assert run_conditions(Recipe("ce", "demo").build().to_plain()).pretraining == "none"
+    frozen = run_conditions(Recipe("xpool", "folder", "small-frozen").build().to_plain())
+    assert (frozen.pretraining, frozen.features) == ("small", "frames and texts by frozen towers")
     assert run_conditions({}).features == "its tower, trained"
     # One evaluation leaves nothing to choose.
     single = {"training": {"select": "val", "epochs": 3, "eval_every": 3}}

@@ -58,6 +58,8 @@ def test_the_mapping_that_evaluate_writes_beside_the_scores_is_used(tmp_path: Pa
     record = run(scores)
     assert (record["t2v"]["queries"], record["v2t"]["queries"]) == (3, 2)
     assert record["video_of_text"] == str(mapping)
+    table = CliRunner().invoke(app, ["metrics", str(scores)]).stdout
+    assert "\n1 video has no text: candidates, but not queries\n" in table
     text = CliRunner().invoke(app, ["metrics", str(scores)]).stdout
     assert f"video of each text: {mapping}" in text
     assert "video-to-text: captions of one video are one candidate" in text

@@ -216,6 +216,8 @@ def test_each_video_of_a_store_is_searched_for_its_own_texts(tmp_path: Path) -> 
     assert metrics.recalls["R@1 IoU=0.7"] == 50
     assert (metrics.num_texts, metrics.num_videos) == (2, 2)
     assert metrics.missing_videos == ("elsewhere",)
+    with pytest.raises(UsageError, match="no annotated text to evaluate: 1 annotation has no text"):
+        evaluate_store(engine, texts[3:])
 
 
 def test_videos_of_one_name_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

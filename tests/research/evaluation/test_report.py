@@ -29,6 +29,7 @@ from eaglenet.research.evaluation.figures import (
     qualitative_figure,
     recall_against_time_figure,
 )
+from eaglenet.research.evaluation.latex import LatexTable, escape_latex, find_marks
 from eaglenet.research.evaluation.paper import recall_against_time
 from eaglenet.research.evaluation.report import make_table, write_report
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
@@ -442,6 +443,9 @@ def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) 
     text = write_report([tmp_path], tmp_path / "out").markdown.read_text()
     assert "rap (approximate)" in text
     assert "xpool (approximate)" not in text
+    latex = (tmp_path / "out" / "tables.tex").read_text()
+    assert r"rap$^\dagger$ &" in latex
+    assert "A dagger marks methods implemented from their abstracts." in latex
     from dataclasses import fields
 
     from eaglenet.research.experiments.campaign import TrialRow, approximate_lines
@@ -449,3 +453,52 @@ def test_approximate_methods_are_marked_wherever_they_are_shown(tmp_path: Path) 
     unset = dict.fromkeys(field.name for field in fields(TrialRow))
     rows = [TrialRow(**{**unset, "label": name, "method": name}) for name in ("rap", "xpool")]
     assert "abstracts: rap;" in approximate_lines(rows)[0]
+
+
+@with_blank_figures
+def test_tables_for_a_paper_mark_the_best_and_escape_names(tmp_path: Path) -> None:
+    for seed, recalls in enumerate(((40.0, 41.0, 30.0), (42.0, 43.0, 30.0))):
+        for name, recall in zip(("eaglenet", "xpool", "video_colbert"), recalls, strict=True):
+            make_run(tmp_path / f"{name}-{seed}", f"{name}/demo", seed, recall)
+    report = write_report([tmp_path], tmp_path / "out")
+    latex = report.latex.read_text()
+    assert report.latex == tmp_path / "out" / "tables.tex"
+    lines = {line.partition(" & ")[0]: line for line in latex.splitlines()}
+    assert lines["xpool"].startswith(r"xpool & \textbf{42.0}$_{\pm 1.4}$ & \textbf{52.0}")
+    assert lines["eaglenet"].startswith(r"eaglenet & \underline{41.0}$_{\pm 1.4}$")
+    # Escaped, not marked, and no column of equal values has marks.
+    row = lines[r"video\_colbert"]
+    assert row.startswith(r"video\_colbert & 30.0$_{\pm 0.0}$")
+    assert all(" 2.0$_" in line for name, line in lines.items() if name in ("xpool", "eaglenet"))
+    # Both directions and Rsum.
+    assert row.count("&") == 11
+    assert r"\multicolumn{5}{c}{text to video} & \multicolumn{5}{c}{video to text}" in latex
+    assert "deviation over 2 seeds. Best in bold, second best underlined." in latex
+    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == latex.count(r"\label{tab:")
+    assert "dagger" not in latex
+    for begin in re.findall(r"\\begin\{(.+?)\}", latex):
+        assert latex.count(f"\\begin{{{begin}}}") == latex.count(f"\\end{{{begin}}}")
+
+
+def test_special_characters_of_names_are_escaped() -> None:
+    assert escape_latex("a_b & 50% #1 $x {y} ~^<>|\\") == (
+        r"a\_b \& 50\% \#1 \$x \{y\} \textasciitilde{}\textasciicircum{}\textless{}"
+        r"\textgreater{}\textbar{}\textbackslash{}"
+    )
+    assert "\n" not in escape_latex("two\nlines")
+    assert escape_latex("---") == "-{}-{}-"  # Without ligatures.
+    # The line break before a row reads [ and * as its options.
+    for name in ("[1] net", "*net"):
+        rows = [["a", "1"], [escape_latex(name), "2"]]
+        assert f"\n{{}}{name} & 2" in LatexTable("", ["method", "R@1"], rows).format("table")
+
+
+def test_the_lowest_median_rank_is_the_best() -> None:
+    assert find_marks([2.0, 1.04, 1.0, 3.0], is_lower_better=True) == [
+        "", "textbf", "textbf", "",
+    ]  # fmt: skip
+    assert find_marks([2.0, 1.0, 2.04, 3.0], is_lower_better=True) == [
+        "underline", "textbf", "underline", "",
+    ]  # fmt: skip
+    assert find_marks([50.0], is_lower_better=False) == [""]
+    assert find_marks([50.0, 40.0], is_lower_better=False) == ["textbf", ""]

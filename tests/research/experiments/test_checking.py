@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
+from eaglenet.cli.compare import print_checks
 from eaglenet.cli.main import app
 from eaglenet.cli.train import summary
 from eaglenet.core.errors import DatasetError, EagleNetError, ModelNotFoundError
@@ -111,3 +112,23 @@ def test_the_encoding_of_different_frames_is_timed(monkeypatch: pytest.MonkeyPat
     encoding_seconds.__wrapped__("demo", FrameSpec(num_frames=5, size=8), torch.device("cpu"))
     (frames,) = videos[-1].frames
     assert len(frames.flatten(1).unique(dim=0)) == 5
+
+
+def test_rows_share_only_equal_preparations(capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = Recipe("xpool", "folder", "small").build()
+    costs = [{"frames, 12": 3600.0}, {"frames, 12": 3600.0}, {"frames, 8": 1800.0}]
+    checks: dict[str, ExperimentCheck | str] = {
+        str(number): ExperimentCheck(
+            experiment, {"trained": 7}, {}, Estimate(60, 3600.0, None), Preparation(20, parts)
+        )
+        for number, parts in enumerate(costs)
+    }
+    print_checks(checks, [], seeds=2, as_json=False)
+    *rows, total = capsys.readouterr().out.splitlines()
+    assert "estimate: decoding 20 videos once in about 30 min, then 60 steps" in rows[2]
+    assert total == (
+        "all rows with 2 seeds: preparing videos once in about 1.50 h, then training in about "
+        "6.00 h, without evaluation; nothing was trained (--dry-run)"
+    )
+    print_checks(checks, [], seeds=2, as_json=True)
+    assert '"seconds": 1800.0' in capsys.readouterr().out

@@ -225,6 +225,21 @@ def test_stages_that_have_not_run_yet_may_change(tmp_path: Path) -> None:
             refuse_other_settings(changed, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("ingredients=seed=1,lr_towrs=5e-5", "lr_towrs"),
+        ("finishing=crop=0", "expected crop above 0"),
+        ("head_texts=-1", "head_texts is -1; expected 0 or more"),
+        ("head_weight=nan", "head_weight=nan: expected a number"),
+        ("picture_size=0", "picture_size is 0; expected 1 or more"),
+    ],
+)
+def test_settings_of_later_stages_are_checked_before_the_first(setting: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        PairExperiment("small").override([setting])
+
+
 def test_folders_of_one_name_are_refused(tmp_path: Path) -> None:
     """The validation items of one would replace those of the other."""
     experiment = PairExperiment("small", folders=f"{tmp_path}/a/frames,{tmp_path}/b/frames")

@@ -161,6 +161,7 @@ def test_processes_give_the_same_rows_and_a_failed_run_stops_nobody(
     bad = Trial("bad", dataclasses.replace(bad.experiment, data=missing))
     rows = run_campaign([bad, good], [0, 1], tmp_path / "two", split="val", device="cpu", jobs=2)
     assert isinstance(rows[0], CannotRun)
+    assert rows[0].cannot_run.startswith("every run failed: --root ")
     assert "no such folder" in rows[0].cannot_run
     assert "trying again" in caplog.text
     alone = run_campaign([good], [0, 1], tmp_path / "one", split="val", device="cpu")

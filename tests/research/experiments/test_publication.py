@@ -43,8 +43,22 @@ def test_a_run_is_pushed_with_a_card_and_loads_again(
     assert card.startswith("---\nlibrary_name: eaglenet\n")
     assert "license: apache-2.0" in card
     assert "hf download somebody/tiny-head --local-dir tiny-head" in card
-    assert "1 epochs, 16 pairs per batch" in card
+    assert "1 epoch, 16 pairs per batch" in card
+    # A head over stored features cannot index videos.
+    assert "eaglenet evaluate ./tiny-head --data features --root FOLDER" in card
+    assert "eaglenet index" not in card
     assert "| val | " in card
+
+
+def test_a_card_cautions_about_few_videos(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "few"
+    shutil.copytree(run, folder)
+    assert "too few" not in model_card(folder, "a/b")
+    result = json.loads((folder / "result.json").read_text())
+    result["metrics"]["v2t"]["queries"] = 4
+    (folder / "result.json").write_text(json.dumps(result))
+    card = model_card(folder, "a/b")
+    assert "Note: val: 4 videos are too few for recalls to mean much." in card
 
 
 def test_what_cannot_be_pushed_is_refused(

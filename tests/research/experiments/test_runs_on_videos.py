@@ -328,7 +328,7 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     check = check_experiment(experiment, World(), cache)
     assert check.preparation.num_videos == 20
     assert check.preparation.seconds > 0
-    assert check.cost.startswith("estimate: preparing 20 videos once in about ")
+    assert check.cost.startswith("estimate: decoding and encoding 20 videos once in about ")
     assert ", then 7 steps in about " in check.cost
     run = train(experiment, tmp_path / "run", device="cpu")
     assert run.result["metrics"]["t2v"]["R@10"] == 100.0
@@ -356,3 +356,22 @@ def test_a_head_on_frozen_towers_trains_on_own_videos_and_becomes_a_model(
     assert whole.tokenizer is not None
     clip = next(videos.rglob("val*.mp4"))
     assert whole.similarity(["a red circle"], [clip]).shape == (1, 1)
+    # Its frames are read by the towers.
+    command = ["report", str(tmp_path / "run"), "-o", str(tmp_path / "report"), "--examples", "1"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert "note: No examples" not in result.stderr
+    assert (tmp_path / "report" / "examples.png").is_file()
+
+
+def test_a_split_that_is_missing_is_refused_before_training(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglenet.research.experiments import campaign
+
+    def run_job(*_: Any) -> None:
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(campaign, "run_job", run_job)
+    trials = [campaign.Trial("a", experiment_on(videos))]
+    with pytest.raises(UsageError, match="no split 'tst'"):
+        campaign.run_campaign(trials, [0], tmp_path, split="tst", device="cpu")

@@ -568,3 +568,16 @@ def test_every_head_of_clip4clip_can_be_chosen() -> None:
         for head in ("mean", "lstm", "transformer", "tight")
     ]
     assert heads == ["mean", "lstm", "transformer", "tight"] * 3
+
+
+def test_a_setting_of_some_rows_is_left_out_of_the_others() -> None:
+    from eaglenet.research.recipes.comparison import find_trials
+
+    base = Recipe("", "features")
+    settings = ["training.coarse_batch_size=64", "training.epochs=2"]
+    (mean, xpool), _ = find_trials(["clip4clip", "xpool"], base, settings)
+    assert mean.experiment.training.coarse_epochs == 0
+    assert xpool.experiment.training.coarse_batch_size == 64
+    assert mean.experiment.training.epochs == xpool.experiment.training.epochs == 2
+    with pytest.raises(ConfigError, match=r"coarse_batch_size=.* would have no effect"):
+        find_trials(["clip4clip"], base, settings)

@@ -172,6 +172,41 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(features: Path, tmp_
     assert len(logged_losses(tmp_path)) == 4
 
 
+def test_a_run_on_two_processes_that_is_resumed_equals_an_uninterrupted_one(
+    features: Path, tmp_path: Path
+) -> None:
+    """With dropout in the encoder, which each rank draws on its own."""
+    experiment = tiny_experiment(features, epochs=2, checkpoint_every=0).override(
+        ["encoder.config.dropout=0.5"]
+    )
+
+    def stopped_run() -> None:
+        original = trainer_module.training_losses
+
+        def signalled(method: Any, batch: Any, config: Any, world: Any, **others: Any) -> Any:
+            if world.rank == 1 and others["seed"] == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(method, batch, config, world, **others)
+
+        trainer_module.training_losses = signalled
+        with pytest.raises(StoppedError):
+            train(experiment, tmp_path / "resumed", device="cpu")
+
+    def resumed_run() -> None:
+        train(experiment, tmp_path / "resumed", device="cpu")
+
+    def whole_run() -> None:
+        train(experiment, tmp_path / "whole", device="cpu")
+
+    run_ranks(stopped_run)
+    assert len(logged_losses(tmp_path / "resumed")) == 3
+    run_ranks(resumed_run)
+    run_ranks(whole_run)
+    resumed, whole = logged_losses(tmp_path / "resumed"), logged_losses(tmp_path / "whole")
+    assert len(whole) > 4
+    assert resumed == whole
+
+
 def test_every_rank_is_told_that_another_process_trains_in_the_folder(
     features: Path, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from eaglenet.core.errors import ConfigError
+from eaglenet.research.training.config import TrainingConfig
 from eaglenet.research.training.optimizer import rate_factor
 
 
@@ -48,3 +50,9 @@ def test_every_epoch_starts_at_its_own_rate(epochs: int) -> None:
         for epoch in range(epochs)
     ]
     assert factors == pytest.approx([0.9**epoch for epoch in range(epochs)])
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.0, math.nan])
+def test_an_impossible_beta_is_refused_by_name(beta: float) -> None:
+    with pytest.raises(ConfigError, match=f"training.second_beta is {beta}"):
+        TrainingConfig(second_beta=beta)

@@ -161,7 +161,8 @@ class HGRConfig(MethodConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require_positive("dim")
+        if self.dim < 2:
+            raise ConfigError(f"dim is {self.dim}; it must be 2 or more")
 
 
 def node_similarities(

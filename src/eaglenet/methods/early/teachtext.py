@@ -15,6 +15,7 @@ from torch import Tensor
 from eaglenet.core.errors import ConfigError, UsageError
 from eaglenet.core.types import Encoder, Losses, RightPairs, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TextSource, VideoSource
+from eaglenet.layers.hubness import HubnessLayer
 from eaglenet.methods.base import METHODS, Method, register
 from eaglenet.methods.configs import MethodConfig
 
@@ -83,6 +84,8 @@ class TeachText(Method):
         super().__init__(encoder, config)
         self.frame_spec = student.frame_spec
         self.needs_ids = student.needs_ids
+        self.reads_words = student.needs_words or student.reads_words
+        self.is_cross_encoder = student.is_cross_encoder
         # Register the encoder only once, so that its weights are saved once.
         del student._modules["encoder"]
         student.__dict__["encoder"] = encoder
@@ -119,6 +122,10 @@ class TeachText(Method):
         self, text: TextFeatures, video: VideoFeatures
     ) -> Float[Tensor, "texts videos frames"]:
         return self.student.frame_scores(text, video)
+
+    @property
+    def hubness_layer(self) -> tuple[HubnessLayer, Tensor] | None:
+        return self.student.hubness_layer
 
     @property
     def score_tile(self) -> tuple[int, int]:

@@ -208,8 +208,13 @@ class FrameFolder:
         is_read = np.zeros(len(frames), np.bool_)
         count = 0
 
-        def decode_to_row(row: int, data: bytes) -> None:
-            frames[row] = decode_jpeg(data, size)
+        def decode_to_row(row: int, name: str, data: bytes) -> None:
+            try:
+                frames[row] = decode_jpeg(data, size)
+            except (OSError, ValueError) as error:
+                raise DatasetError(
+                    f"{self.folder}: {name} cannot be decoded ({error}); copy the folder again"
+                ) from error
             is_read[row] = True
 
         with ThreadPoolExecutor(threads) as pool:
@@ -230,30 +235,53 @@ class FrameFolder:
         pixels = torch.from_numpy(frames).permute(0, 3, 1, 2)
         return pixels, torch.from_numpy(starts)
 
-    def _rows(self, first_rows: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
+    def _rows(self, first_rows: Mapping[str, int]) -> Iterator[tuple[int, str, bytes]]:
+        num_frames = {item.id: item.frames for item in self.items}
         for name, data in self.read_jpegs():
-            item, _, frame = name.rpartition("/")
-            if item in first_rows:
-                yield first_rows[item] + int(frame.removesuffix(".jpg")), data
+            item, number = split_name(name)
+            if item not in first_rows:
+                continue
+            if not 0 <= number < num_frames[item]:  # It would replace a frame of another item.
+                raise DatasetError(
+                    f"{self.folder}: {name} is not one of the {num_frames[item]} frames that the "
+                    "index lists; copy the folder again"
+                )
+            yield first_rows[item] + number, name, data
+
+
+def split_name(name: str) -> tuple[str, int]:
+    """Return the item and the number of a frame, given its name in a shard; -1 for other names."""
+    item, _, file = name.rpartition("/")
+    number = file.removesuffix(".jpg")
+    return item, int(number) if re.fullmatch(r"[0-9]{1,9}", number) else -1
 
 
 def decode_jpeg(data: bytes, size: int) -> Any:
-    """Decode a JPEG to uint8 [size, size, 3]."""
+    """Decode a JPEG to uint8 [size, size, 3]; raise ``OSError`` or ``ValueError`` if broken."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(data), formats=("JPEG",)) as image:
-        rgb = image.convert("RGB")
-        if rgb.size != (size, size):
-            rgb = rgb.resize((size, size), Image.Resampling.BICUBIC)
-        return np.asarray(rgb)
+    rgb = _decode_image(data, ("JPEG",))
+    if rgb.size != (size, size):
+        rgb = rgb.resize((size, size), Image.Resampling.BICUBIC)
+    return np.asarray(rgb)
+
+
+def _decode_image(data: bytes, formats: tuple[str, ...]) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=formats) as image:
+            return image.convert("RGB")
+    # Of broken PNG files, Pillow raises SyntaxError.
+    except (SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(str(error)) from error
 
 
 def shrink_to_jpeg(data: bytes, size: int, *, half: int | None = None) -> bytes:
     """Stretch an image, or its left (0) or right (1) half, to ``size`` x ``size`` as JPEG."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP")) as image:
-        rgb = image.convert("RGB")
+    rgb = _decode_image(data, ("JPEG", "PNG", "WEBP"))
     middle = rgb.width // 2
     box = None
     if half is not None:
@@ -375,29 +403,31 @@ def check_frames(
         raise DatasetError(
             f"{root}: its splits are {contents}; expected {', '.join(SPLITS.values())}"
         )
-    counts, errors = _read_shards(folder, _decoding_error if decode else None)
+    numbers, errors = _read_shards(folder, _decoding_error if decode else None)
     reports = []
     for name in names:
         check_split_name(FRAMES, name, tuple(SPLITS))
         records, items = split_records(folder, name, captions)
-        missing_ids = [item.id for item in items if counts.get(item.id, 0) < item.frames]
+        missing_ids = [item.id for item in items if len(numbers[item.id]) < item.frames]
         reports.append(report_split(records, errors, missing_ids))
     return CheckReport(FRAMES, str(root), tuple(reports), decoded=decode)
 
 
 def _read_shards(
     folder: FrameFolder, check: Callable[[bytes], str | None] | None
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Count the frames of each item, and collect the first error of ``check`` for each."""
-    counts: dict[str, int] = {}
+) -> tuple[dict[str, set[int]], dict[str, str]]:
+    """Collect the numbers of the frames of each item, and the first error of ``check`` for each."""
+    numbers: dict[str, set[int]] = {item.id: set() for item in folder.items}
+    num_frames = {item.id: item.frames for item in folder.items}
     errors: dict[str, str] = {}
     for name, data in folder.read_jpegs():
-        item = name.rpartition("/")[0]
-        counts[item] = counts.get(item, 0) + 1
+        item, number = split_name(name)
+        if 0 <= number < num_frames.get(item, 0):
+            numbers[item].add(number)
         reason = check(data) if check is not None else None
         if reason is not None:
             errors.setdefault(item, reason)
-    return counts, errors
+    return numbers, errors
 
 
 def _decoding_error(data: bytes) -> str | None:
@@ -549,15 +579,12 @@ def choose_validation(items: Iterable[str], plan: FramePreparation) -> set[str]:
 def _frames(
     paths: Sequence[Path], plan: FramePreparation, counts: dict[str, int]
 ) -> Iterator[bytes]:
-    from PIL import Image
-
     for path in paths:
         try:
             data = untrusted.read_bytes(path, MAX_IMAGE_BYTES)
             halves = (0, 1) if plan.halves else (None,)
             yield from [shrink_to_jpeg(data, plan.size, half=half) for half in halves]
-        # Of broken PNG files, Pillow raises SyntaxError.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        except (OSError, ValueError):
             counts["unreadable"] += 1
 
 

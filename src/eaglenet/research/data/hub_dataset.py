@@ -34,6 +34,8 @@ CAPTION_COLUMNS = (
 )  # fmt: skip
 """Columns with captions in the datasets of MTEB; the first that a table has is used."""
 QUERY, DOCUMENT, SCORE = "query-id", "corpus-id", "score"
+VERSION = 2
+"""Version of :func:`write_folder`; folders that another version unpacked are not used."""
 NO_QUERY = "without queries"
 """Folder in the names of videos of a corpus to which no query belongs."""
 SPLIT = r"(\w+)-\d+-of-\d+|([A-Za-z]+)"
@@ -158,7 +160,7 @@ def _unpack(
     title = name.strip("/.").replace("/", "--").replace("\\", "--")[-100:] or "dataset"
     if not re.fullmatch(r"[0-9A-Za-z-]{1,64}", identity):
         raise DatasetError(f"{name}: invalid commit {identity!r:.80} from the hub")
-    target = cache_folder() / "datasets" / f"{identity}-{split}" / title
+    target = cache_folder() / "datasets" / f"{identity}-{split}-{VERSION}" / title
     if not (target / CAPTIONS).is_file():
         tables = read_tables(files)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -253,8 +255,7 @@ def _write_corpus(
     for number, (query, document, *scores) in enumerate(relevance.rows(QUERY, DOCUMENT, score)):
         where = f"{name}: row {number} of {relevance.name}"
         pair = str(query), str(document)
-        # A score of 0 marks a video that is not relevant.
-        if pair in known_pairs or (scores and not (scores[0] or 0) > 0):
+        if pair in known_pairs or not all(_is_relevant(value, where) for value in scores):
             continue
         known_pairs.add(pair)
         if str(query) not in texts:
@@ -269,6 +270,7 @@ def _write_corpus(
             captions_of[video] = captions.pop(str(key))
             report_progress(progress, "videos", number + 1, 0)
         elif str(key) not in known_keys:  # Counted as left out; its file is not needed.
+            budget.spend_on_texts(str(key), f"{name}: row {number} of {corpus.name}")
             captions_of.setdefault(f"{NO_QUERY}/{key}", [])
     if captions:
         raise DatasetError(
@@ -276,6 +278,14 @@ def _write_corpus(
             f"not exist in {corpus.name}"
         )
     return captions_of
+
+
+def _is_relevant(score: Any, where: str) -> bool:
+    """Return whether a video is relevant to a query; a score of 0 or none marks one that is not."""
+    try:
+        return float(score or 0) > 0
+    except (TypeError, ValueError):
+        raise DatasetError(f"{where} has the score {score!r:.60}; expected a number") from None
 
 
 def _captions(value: Any, where: str, budget: _Budget) -> list[str]:

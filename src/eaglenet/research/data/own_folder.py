@@ -100,10 +100,12 @@ def load(
     if split != "all":
         names = splits if splits else divide(list(videos.values()), fractions, seed)
         if videos and not splits and split not in names.values():
+            # All windows of a file are in one split.
+            count = len(set(map(file_name, videos.values())))
             raise DatasetError(
-                f"no line of {str(file or folder)!r} has a split, and "
-                f"{pluralize(len(videos), 'video')} {'is' if len(videos) == 1 else 'are'} too few "
-                f"for {split}; write train, val or test in a column split, or add videos"
+                f"no line of {str(file or folder)!r} has a split, and {pluralize(count, 'video')} "
+                f"{'is' if count == 1 else 'are'} too few for {split}; write train, val or test in "
+                "a column split, or add videos"
             )
         videos = {key: video for key, video in videos.items() if names.get(key) == split}
         # A video without captions and without a split is reported with train.

@@ -297,6 +297,11 @@ def training_ids(dataset: str, split: str, video_ids: Sequence[str], hold_out: i
 
     ``hold_out`` of the training videos are ``val``, the others ``train``.
     """
+    if not 0 <= hold_out < len(video_ids):
+        raise UsageError(
+            f"{dataset}: hold_out={hold_out}, but there are {pluralize(len(video_ids), 'video')} "
+            f"to train on; expected 0 to {max(len(video_ids) - 1, 0)}"
+        )
     held_out = hold_out_ids(video_ids, hold_out)
     if split == "val" and not held_out:
         raise UsageError(

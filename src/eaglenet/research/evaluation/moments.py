@@ -182,6 +182,9 @@ def evaluate_store(
             by_video.setdefault(text.video_id, []).append(text)
         else:
             num_blank_texts += 1
+    if num_blank_texts and not by_video:
+        count = pluralize(num_blank_texts, "annotation has", "annotations have")
+        raise UsageError(f"no annotated text to evaluate: {count} no text")
     missing_videos = [video for video in by_video if video not in paths]
     queries: list[MomentText] = []
     moments: list[list[Span]] = []

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.files import write_bytes, write_text
+from eaglenet.methods import METHODS
 from eaglenet.research.data.sources import FEW_VIDEOS, few_videos
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.figures import (
@@ -28,6 +29,14 @@ from eaglenet.research.evaluation.figures import (
     curves_figure,
     qualitative_figure,
     recall_against_time_figure,
+)
+from eaglenet.research.evaluation.latex import (
+    LatexTable,
+    escape_latex,
+    escape_number,
+    find_marks,
+    format_cell,
+    format_tables,
 )
 from eaglenet.research.evaluation.paper import PaperTable, paper_tables, recall_against_time
 from eaglenet.research.evaluation.run_records import (
@@ -54,17 +63,29 @@ class Figure:
     picture: Picture
 
 
-Block = str | Figure
-"""Markdown, or a figure."""
+@dataclass(frozen=True)
+class Table:
+    """A table of our results, as Markdown and for a paper."""
+
+    markdown: str
+    latex: LatexTable
+
+
+Block = str | Figure | Table
+"""Markdown, a figure or a table."""
+TABLES = "tables.tex"
+"""File with the tables of a report as LaTeX."""
 
 
 def write_document(folder: Path, title: str, blocks: Sequence[Block]) -> Path:
-    """Write ``report.md``, with its figures beside it."""
+    """Write ``report.md``, with its figures and its tables in LaTeX beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
         if isinstance(block, Figure):
             write_bytes(folder / f"{block.name}.png", block.picture.png)
             write_bytes(folder / f"{block.name}.pdf", block.picture.pdf)
+    tables = [block.latex for block in blocks if isinstance(block, Table)]
+    write_text(folder / TABLES, format_tables(tables))
     path = folder / "report.md"
     write_text(path, to_markdown(title, blocks))
     return path
@@ -74,6 +95,8 @@ def to_markdown(title: str, blocks: Sequence[Block]) -> str:
     texts = [
         f"![{block.caption}]({block.name}.png)\n\n*{block.caption}* ([PDF]({block.name}.pdf))"
         if isinstance(block, Figure)
+        else block.markdown
+        if isinstance(block, Table)
         else block
         for block in blocks
     ]
@@ -89,6 +112,19 @@ def make_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["---"] + ["---:"] * (len(header) - 1)
     padded_rows = ([*row, *[""] * (len(header) - len(row))] for row in rows)
     return "\n".join([line(header), line(rule), *map(line, padded_rows)])
+
+
+def plain_table(
+    caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], num_names: int = 1
+) -> Table:
+    """Make a table whose cells are the same in Markdown and in LaTeX."""
+    latex_rows = [
+        [*map(escape_latex, row[:num_names]), *map(escape_number, row[num_names:])] for row in rows
+    ]
+    names = [escape_latex(name) for name in header]
+    return Table(
+        make_table(header, rows), LatexTable(caption, names, latex_rows, num_names=num_names)
+    )
 
 
 RECALLS = ("R@1", "R@5", "R@10")
@@ -167,7 +203,7 @@ def dataset_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
             header += (
                 [column] if datasets is RSUM_DATASETS else [f"{column} {name}" for name in RECALLS]
             )
-            blocks += [f"Ours. {title}.", make_table(header, rows)]
+            blocks += [f"Ours. {title}.", plain_table(f"{title}.", header, rows)]
     return ["## Over datasets", *blocks] if blocks else []
 
 
@@ -234,7 +270,10 @@ def time_blocks(groups: Sequence[RecipeGroup]) -> list[Block]:
         + ["-" if value is None else f"{value:.1f}" for value in row.values]
         for row in (paper_tables()["time"].rows if is_paper_data else ())
     ]
-    return ["## Seconds", text, make_table(header, [*rows, *([*row, "-"] for row in paper)])]
+    # A paper's times are on its own machine: a table of ours leaves them out.
+    latex = plain_table(text, header, rows, num_names=3).latex
+    markdown = make_table(header, [*rows, *([*row, "-"] for row in paper)])
+    return ["## Seconds", text, Table(markdown, latex)]
 
 
 def evaluation_seconds(record: Mapping[str, Any]) -> tuple[float, float] | None:
@@ -403,7 +442,9 @@ def _differences(ranks: Ranks) -> list[Block]:
     for base, compared in ((best, ranks), (first, others)):
         rows = difference_rows(compared, base) if base in compared else []
         if rows:
-            blocks += [f"R@1 minus that of {base}:", make_table(["recipe", "t2v", "v2t"], rows)]
+            text = f"R@1 minus that of {base}"
+            caption = f"{text}. {DIFFERENCE_NOTE}"
+            blocks += [f"{text}:", plain_table(caption, ["recipe", "t2v", "v2t"], rows)]
     return blocks
 
 
@@ -430,9 +471,10 @@ METRICS = ("R@1", "R@5", "R@10", "MdR", "MnR")
 
 @dataclass(frozen=True)
 class Report:
-    """The file of a report, and the runs that it could not include."""
+    """The files of a report, and the runs that it could not include."""
 
     markdown: Path
+    latex: Path
     num_runs: int
     unreadable_runs: tuple[BrokenRun, ...]
     unfinished_runs: tuple[RunRecord, ...]
@@ -448,7 +490,10 @@ def write_report(
     examples: Sequence[QualitativeExample] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Read the runs and write ``report.md`` into ``output``, with ``first_split`` first."""
+    """Read the runs and write ``report.md`` into ``output``, with ``first_split`` first.
+
+    Its tables of our results are also written as LaTeX, into :data:`TABLES`.
+    """
     runs, unreadable_runs = read_runs(folders)
     if not runs:
         reasons = "; ".join(f"{entry.folder}: {entry.reason}" for entry in unreadable_runs)
@@ -462,7 +507,14 @@ def write_report(
     blocks += _figures(runs, groups, examples, notes)
     blocks += [*_provenance(runs), *_problems(runs, unreadable_runs), *notes]
     path = write_document(output, title, blocks)
-    return Report(path, len(runs), tuple(unreadable_runs), tuple(unfinished_runs), tuple(notes))
+    return Report(
+        path,
+        output / TABLES,
+        len(runs),
+        tuple(unreadable_runs),
+        tuple(unfinished_runs),
+        tuple(notes),
+    )
 
 
 SPLITS = {"test": "test split", "val": "validation split", "train": "training split"}
@@ -508,40 +560,117 @@ def _results(groups: Sequence[RecipeGroup], first_split: str) -> list[Block]:
 OURS = "Ours. Mean +- sample standard deviation over seeds."
 
 
+@dataclass(frozen=True)
+class ResultRow:
+    """Mean and deviation of the metrics of a recipe under one protocol."""
+
+    group: RecipeGroup
+    count: int
+    mean: Mapping[str, Any]
+    deviation: Mapping[str, Any]
+
+    @property
+    def numbers(self) -> list[tuple[float, float]]:
+        """Means and deviations in the order of the columns of a table."""
+        pairs = [
+            (self.mean[direction][name], self.deviation[direction][name])
+            for direction in ("t2v", "v2t")
+            for name in METRICS
+        ]
+        return [*pairs, (self.mean["Rsum"], self.deviation["Rsum"])]
+
+    @property
+    def cells(self) -> list[str]:
+        numbers = (format_spread(*pair, self.count) for pair in self.numbers)
+        return [self.group.label, self.group.method_title, str(self.count), *numbers]
+
+
 def _tables(records: Sequence[tuple[RecipeGroup, Sequence[Mapping[str, Any]]]]) -> list[Block]:
     """Make one table per protocol."""
-    by_protocol: dict[str, list[Sequence[str]]] = {}
+    by_protocol: dict[str, list[ResultRow]] = {}
     for group, results in records:
         for protocol in dict.fromkeys(str(record.get("protocol", "?")) for record in results):
             matches = [record for record in results if str(record.get("protocol", "?")) == protocol]
             by_protocol.setdefault(protocol, []).append(_row(group, matches))
     header = ["recipe", "method", "seeds", *(f"t2v {name}" for name in METRICS)]
     header += [*(f"v2t {name}" for name in METRICS), "Rsum"]
-    blocks: list[Block] = []
-    for protocol, rows in by_protocol.items():
-        blocks += [f"Protocol: {protocol}", make_table(header, rows)]
     counts = [
         int(record["v2t"].get("queries", FEW_VIDEOS)) for _, each in records for record in each
     ]
-    blocks += [f"Caution: {warning}." for warning in few_videos(min(counts, default=FEW_VIDEOS))]
-    return blocks
+    cautions = [f"Caution: {text}." for text in few_videos(min(counts, default=FEW_VIDEOS))]
+    blocks: list[Block] = []
+    for protocol, rows in by_protocol.items():
+        markdown = make_table(header, [row.cells for row in rows])
+        latex = result_latex(protocol, rows, cautions)
+        blocks += [f"Protocol: {protocol}", Table(markdown, latex)]
+    return [*blocks, *cautions]
 
 
-def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> list[str]:
+LOWER_IS_BETTER = ("MdR", "MnR")
+
+
+def result_latex(
+    protocol: str, rows: Sequence[ResultRow], comments: Sequence[str] = ()
+) -> LatexTable:
+    """Typeset results under one protocol, both directions side by side."""
+    methods = [row.group.method for row in rows]
+    is_unique = len(set(methods)) == len(methods)
+    approximate = [name in METHODS and METHODS[name].is_approximate for name in methods]
+    names = [
+        escape_latex(row.group.method if is_unique else row.group.label) + r"$^\dagger$" * is_marked
+        for row, is_marked in zip(rows, approximate, strict=True)
+    ]
+    metrics = [*METRICS, *METRICS, "Rsum"]
+    columns = [[row.numbers[index][0] for row in rows] for index in range(len(metrics))]
+    marks = [
+        find_marks(values, is_lower_better=name in LOWER_IS_BETTER)
+        for name, values in zip(metrics, columns, strict=True)
+    ]
+    cells = [
+        [
+            name,
+            *(
+                format_cell(*pair, row.count, column[index])
+                for pair, column in zip(row.numbers, marks, strict=True)
+            ),
+        ]
+        for index, (name, row) in enumerate(zip(names, rows, strict=True))
+    ]
+    counts = sorted({row.count for row in rows})
+    caption = [f"Text-video retrieval, {protocol}."]
+    if len(counts) > 1:
+        caption.append("Mean and sample standard deviation over seeds, with their number.")
+        cells = [
+            [name, str(row.count), *values]
+            for (name, *values), row in zip(cells, rows, strict=True)
+        ]
+    elif counts[0] > 1:
+        caption.append(f"Mean and sample standard deviation over {counts[0]} seeds.")
+    if any("textbf" in column for column in marks):
+        second = ", second best underlined" * any("underline" in column for column in marks)
+        caption.append(f"Best in bold{second}.")
+    if any(approximate):
+        caption.append("A dagger marks methods implemented from their abstracts.")
+    selections = dict.fromkeys(row.group.runs[0].selection for row in rows)
+    caption += [f"{selection[:1].upper()}{selection[1:]}." for selection in selections if selection]
+    seeds = ["seeds"] * (len(counts) > 1)
+    return LatexTable(
+        " ".join(caption),
+        ["method", *seeds, *metrics],
+        cells,
+        [("", 1 + len(seeds)), ("text to video", 5), ("video to text", 5), ("", 1)],
+        comments=comments,
+    )
+
+
+def _row(group: RecipeGroup, records: Sequence[Mapping[str, Any]]) -> ResultRow:
     numbers = [
         {direction: {name: float(record[direction][name]) for name in METRICS}
          for direction in ("t2v", "v2t")} | {"Rsum": float(record["Rsum"])}
         for record in records
     ]  # fmt: skip
     summary = mean_and_spread(numbers)
-    mean, deviation = summary["mean"], summary["std"]
-    cells = [
-        format_spread(mean[direction][name], deviation[direction][name], len(records))
-        for direction in ("t2v", "v2t")
-        for name in METRICS
-    ]
-    total = format_spread(mean["Rsum"], deviation["Rsum"], len(records))
-    return [group.label, group.method_title, str(len(records)), *cells, total]
+    return ResultRow(group, len(records), summary["mean"], summary["std"])
 
 
 def format_spread(mean: float, deviation: float, count: int) -> str:

@@ -369,6 +369,11 @@ def run_conditions(settings: Mapping[str, Any], protocol: str = "") -> Condition
             "that of the stored features",
         ),
     }.get(kind, ("its tower, trained", "none"))
+    dataset = data.get("dataset", "features")
+    if kind == "features" and dataset != "features":
+        # A run computes the features of videos and of frames itself.
+        towers = Path(str(_section(data, "options").get("towers") or "small")).name
+        features, pretraining = "frames and texts by frozen towers", towers
     if training.get("freeze") == "towers":
         features = features.replace("trained", "frozen")
     split = protocol or str(data.get("dataset", UNKNOWN))

@@ -239,7 +239,7 @@ class ExperimentCheck:
             "parameters": dict(self.parameters),
             "data": dict(self.data),
             "estimate": estimate if isinstance(estimate, str) else vars(estimate),
-            "preparation": vars(self.preparation),
+            "preparation": self.preparation.to_dict(),
         }
 
 
@@ -252,7 +252,8 @@ def check_experiment(experiment: Experiment, world: World, cache: Path) -> Exper
         SeveralProblemsError: there are several problems; a single problem raises its own error.
     """
     problems: list[EagleNetError] = []
-    summaries = _inspect_files(experiment, problems)
+    with activity("reading the data"):
+        summaries = _inspect_files(experiment, problems)
     method = None
     with _collect_errors(problems), activity(f"building {experiment.method}"):
         method = build_method(experiment)
@@ -260,7 +261,7 @@ def check_experiment(experiment: Experiment, world: World, cache: Path) -> Exper
     if method is not None and not problems:
         for split in splits_of(experiment):
             if split not in summaries:
-                with _collect_errors(problems):
+                with _collect_errors(problems), activity("reading the data"):
                     summaries[split] = inspect_split(experiment.data, split, method)
     if "train" in summaries:
         with _collect_errors(problems):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from eaglenet.core.errors import ConfigError, UsageError
+from eaglenet.core.errors import ConfigError, EagleNetError, UsageError
 from eaglenet.core.files import atomic_folder, read_json, write_json, write_text
 from eaglenet.core.platform import exit_with_parent, num_cores
 from eaglenet.core.process import ChildProcess, start_child
@@ -26,7 +26,7 @@ from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.core.settings import split_assignment, to_plain
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
-from eaglenet.research.data.sources import few_videos
+from eaglenet.research.data.sources import DataChoice, few_videos
 from eaglenet.research.evaluation import report
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.metrics import EvaluationOptions
@@ -38,7 +38,12 @@ from eaglenet.research.evaluation.run_records import (
     describe_environment,
     run_conditions,
 )
-from eaglenet.research.experiments.build import ExperimentCheck, build_method, check_experiment
+from eaglenet.research.experiments.build import (
+    ExperimentCheck,
+    build_method,
+    check_experiment,
+    default_split,
+)
 from eaglenet.research.experiments.evaluation import evaluate_run
 from eaglenet.research.experiments.experiment import Experiment
 from eaglenet.research.experiments.runs import find_result, train
@@ -200,8 +205,11 @@ def _run_child(
         try:
             run_job(job)
             code = 0
-        except BaseException:
+        except BaseException as error:
             traceback.print_exc()
+            if isinstance(error, EagleNetError):
+                # The last line is the reason in the report.
+                stream.write(f"{error}\n")
             code = 1
     if job.output.is_dir():
         log.replace(job.output / WORKER_LOG)
@@ -366,6 +374,8 @@ def run_campaign(
             runnable.append(trial)
         except ConfigError as error:
             rows[trial.label] = CannotRun(trial.label, str(error))
+    if runnable:
+        check_split(runnable[0].experiment.data, split)
     if search is not None:
         runnable = search_setting(
             runnable, search, seeds[0], folder, device=device, jobs=jobs, announce=announce
@@ -388,6 +398,18 @@ def run_campaign(
         else:
             rows[trial.label] = CannotRun(trial.label, f"every run failed: {failures[0].reason}")
     return [rows[trial.label] for trial in trials]
+
+
+def check_split(data: DataChoice, split: str) -> None:
+    """Raise before training if the data lacks the split that is to be evaluated."""
+    spec = SOURCES[data.dataset]
+    if spec.inspect is not None:
+        spec.inspect(data, split)
+    elif spec.is_features and split == "test" and default_split(data) != "test":
+        raise UsageError(
+            "the features have no test split; name its folder with --set "
+            "data.options.test_root=FOLDER, or leave out --split"
+        )
 
 
 def summarise_trial(trial: Trial, records: Sequence[SeedRun]) -> TrialRow:
@@ -522,6 +544,14 @@ def write_report(
     if trial_rows:
         runs = [folder / slug(row.label) for row in trial_rows]
         report.write_report(runs, folder / "report", title=title, first_split=split)
+
+
+def written_files(folder: Path, name: str) -> list[str]:
+    """List the files of :func:`write_report` that a reader opens first."""
+    report_folder = folder / "report"
+    names = [folder / f"{name}.md", folder / f"{name}.json"]
+    names += [report_folder / "report.md", report_folder / report.TABLES]
+    return [str(path) for path in names if path.exists()]
 
 
 def plain_rows(

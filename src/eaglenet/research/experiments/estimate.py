@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,14 +60,27 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Preparation:
-    """Number of videos to decode (and to encode, for a head) before training, and the seconds."""
+    """Decoding (and for a head, encoding) of videos before training.
+
+    num_videos: videos of the run. parts: seconds by what is stored, such as the frames of a split;
+    runs of a comparison share equal parts.
+    """
 
     num_videos: int = 0
-    seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    is_encoding: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.parts.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"num_videos": self.num_videos, "seconds": self.seconds}
 
     def __str__(self) -> str:
+        work = "decoding and encoding" if self.is_encoding else "decoding"
         length = format_hours(self.seconds / 3600)
-        return f"preparing {pluralize(self.num_videos, 'video')} once in about {length}"
+        return f"{work} {pluralize(self.num_videos, 'video')} once in about {length}"
 
 
 def estimate_run(
@@ -167,25 +181,36 @@ def estimate_preparation(
     if not has_files and not (is_encoding and data.dataset == FRAMES):
         return Preparation()
     num_videos = 0
-    videos: list[VideoRecord] = []
+    new_videos: dict[str, list[VideoRecord]] = {}
+    parts: dict[str, float] = {}
     for split, count in counts.items():
         split_data = data.for_training(split)
         if is_encoding and are_features_stored(split_data, split, cache):
             continue
-        new_videos = videos_to_decode(split_data, split, cache) if has_files else []
-        videos += new_videos
-        num_videos += count if is_encoding else len(new_videos)
-    seconds = 0.0
-    sizes = {video.path: video.path.stat().st_size for video in videos if video.path is not None}
+        key = f"{data.dataset} {split} {split_data.frames}"
+        new_videos[key] = videos_to_decode(split_data, split, cache) if has_files else []
+        num_videos += count if is_encoding else len(new_videos[key])
+        if is_encoding and count:
+            seconds = encoding_seconds(towers_of(data), data.frames, device)
+            parts[f"features, {data.max_words} words, {key}"] = count * seconds
+    sizes = {
+        video.path: video.path.stat().st_size
+        for videos in new_videos.values()
+        for video in videos
+        if video.path is not None
+    }
     if sizes:
         paths = sorted(sizes, key=sizes.__getitem__)
         samples = tuple(dict.fromkeys(paths[int(rank * len(paths))] for rank in SAMPLES))
         workers = min(data.workers, num_cores()) or 1
-        total = sum(sizes[video.path] for video in videos if video.path is not None)
-        seconds += total * decoding_seconds(samples, data.frames) / workers
-    if is_encoding and num_videos:
-        seconds += num_videos * encoding_seconds(towers_of(data), data.frames, device)
-    return Preparation(num_videos, seconds)
+        seconds_per_byte = decoding_seconds(samples, data.frames) / workers
+        for key, videos in new_videos.items():
+            total = sum(sizes[video.path] for video in videos if video.path is not None)
+            if total:
+                parts[f"frames, {key}"] = total * seconds_per_byte
+    if not num_videos:
+        return Preparation()
+    return Preparation(num_videos, parts, is_encoding)
 
 
 @functools.cache

@@ -23,6 +23,14 @@ from eaglenet.research.training.config import TrainingConfig
 PRETRAINED = "pretrained"
 
 
+class NoEffectError(ConfigError):
+    """The setting at ``path`` changes nothing in an experiment."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"--set {path}=... would have no effect: {reason}")
+        self.path = path
+
+
 @dataclass(frozen=True)
 class EncoderChoice:
     """Encoder of an experiment.
@@ -96,7 +104,8 @@ class Experiment:
         the widths of stored features.
 
         Raises:
-            ConfigError: a setting is unknown, impossible, or would have no effect.
+            ConfigError: a setting is unknown or impossible.
+            NoEffectError: a setting would have no effect.
         """
         experiment = self
         paths: list[str] = []
@@ -109,7 +118,7 @@ class Experiment:
         for path in paths:
             has_effect, reason = EFFECTS.get(path, (lambda experiment: True, ""))
             if not has_effect(experiment):
-                raise ConfigError(f"--set {path}=... would have no effect: {reason}")
+                raise NoEffectError(path, reason)
         if "data.frames.num_frames" in paths and hasattr(experiment.method_config, "num_frames"):
             config = dataclasses.replace(
                 experiment.method_config, num_frames=experiment.data.frames.num_frames

@@ -12,12 +12,13 @@ from typing import Any
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, shell_quote
 from eaglenet.core.files import expand_home
-from eaglenet.core.text import escape_line
+from eaglenet.core.text import escape_line, pluralize
 from eaglenet.encoders.catalogue import HUB_IDS
 from eaglenet.encoders.hub import is_hub_id, split_revision, split_st_name
 from eaglenet.methods import METHODS
 from eaglenet.models.files import CONFIG, EXPERIMENT, MODEL, WEIGHTS, WHOLE_MODEL
 from eaglenet.research.data import SOURCES
+from eaglenet.research.data.sources import FEW_VIDEOS, few_videos
 from eaglenet.research.evaluation.run_records import RESULT, is_unfinished
 from eaglenet.research.experiments.stored_data import TOWERS
 from eaglenet.version import __version__
@@ -38,6 +39,8 @@ ARCHITECTURES = {
     "vit_bert": "a space-time ViT and BERT",
 }
 """Description of each kind of encoder, for models without the run that names their towers."""
+STORED = ("features", "experts")
+"""Kinds of encoders that read stored features: such models cannot encode videos."""
 APPROXIMATE = " It is approximate: read from the abstract of its paper."
 
 
@@ -92,6 +95,26 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         "",
         "```",
         f"hf download {shell_quote(repository)} --local-dir {shell_quote(name)}",
+        *_use_lines(name, tower),
+        *([] if tower in STORED else [f"It reads {frames} frames of {size} pixels per video."]),
+        *training_lines,
+        *(["Training was not finished."] if is_unfinished(folder) else []),
+        *_result_lines(folder, result),
+    ]
+    return "\n".join(map(escape_line, lines)) + "\n"
+
+
+def _use_lines(name: str, tower: str) -> list[str]:
+    """Return the commands that use a model, to the end of the section."""
+    if tower in STORED:
+        return [
+            f"eaglenet evaluate {shell_quote(f'./{name}')} --data features --root FOLDER",
+            "```",
+            "",
+            "It is a head over stored features, which FOLDER contains "
+            "(`eaglenet data features` writes them).",
+        ]
+    return [
         f"eaglenet index VIDEOS --store STORE --model {shell_quote(f'./{name}')}",
         'eaglenet search "a dog runs on the beach" --store STORE',
         "```",
@@ -103,12 +126,7 @@ def model_card(folder: Path, repository: str, licence: str = "") -> str:
         'scores = model.similarity(["a dog runs on the beach"], ["video.mp4"])',
         "```",
         "",
-        f"It reads {frames} frames of {size} pixels per video.",
-        *training_lines,
-        *(["Training was not finished."] if is_unfinished(folder) else []),
-        *_result_lines(folder, result),
     ]
-    return "\n".join(map(escape_line, lines)) + "\n"
 
 
 def _tower_name(experiment: Mapping[str, Any]) -> str:
@@ -138,7 +156,8 @@ def _training_lines(experiment: Mapping[str, Any], result: Mapping[str, Any]) ->
         "## Training",
         "",
         f"Experiment `{experiment.get('name', '')}` on `{data.get('dataset', '')}`: "
-        f"{training.get('epochs')} epochs, {training.get('batch_size')} pairs per batch, rates "
+        f"{pluralize(training.get('epochs', 0), 'epoch')}, {training.get('batch_size')} pairs per "
+        "batch, rates "
         f"{training['lr_encoder']:g} (towers) and {training['lr_head']:g} (the rest), seed "
         f"{training.get('seed')}.",
     ]
@@ -170,15 +189,19 @@ def _result_lines(folder: Path, result: Mapping[str, Any]) -> list[str]:
         "| split | protocol | direction | R@1 | R@5 | R@10 |",
         "|---|---|---|---|---|---|",
     ]
+    notes: list[str] = []
     for path, split, record in rows:
         for direction, title in (("t2v", "text to video"), ("v2t", "video to text")):
             with _name_file(path):
                 recalls = record[direction]
                 cells = " | ".join(f"{recalls[name]:.1f}" for name in ("R@1", "R@5", "R@10"))
                 lines.append(f"| {split} | {record.get('protocol', '')} | {title} | {cells} |")
-    for note in dict.fromkeys(
-        str(note) for _, _, record in rows for note in record.get("notes", ())
-    ):
+            count = int(record["v2t"].get("queries", FEW_VIDEOS))
+            record_notes = [str(note) for note in record.get("notes", ())]
+            # Those of an evaluation have the warning.
+            warnings = [note for note in few_videos(count) if note not in record_notes]
+            notes += [*(f"{split}: {warning}" for warning in warnings), *record_notes]
+    for note in dict.fromkeys(notes):
         lines += ["", f"Note: {note}."]
     return lines
 

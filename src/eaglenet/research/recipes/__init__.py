@@ -1,8 +1,8 @@
 """Recipes: experiments composed of a method, data, a tower, a protocol and variants."""
 
+from eaglenet.research.names import PROTOCOLS
 from eaglenet.research.recipes.recipe import (
     DATA,
-    PROTOCOLS,
     TABLES,
     VARIANTS,
     Recipe,

@@ -29,6 +29,7 @@ from eaglenet.research.experiments.campaign import (
     slug,
     write_report,
 )
+from eaglenet.research.experiments.experiment import Experiment, NoEffectError
 from eaglenet.research.experiments.runs import frames_folder, load_run
 from eaglenet.research.recipes.recipe import Recipe
 from eaglenet.research.training.distributed import join
@@ -102,12 +103,17 @@ def find_trials(
 ) -> tuple[list[Trial], list[CannotRun]]:
     """Return the trials of the rows, and the rows that cannot be combined with the data.
 
+    A setting that changes nothing in some rows, such as the size of batches of a stage that they
+    lack, is left out there.
+
     Raises:
+        NoEffectError: a setting changes nothing in any row.
         UnknownNameError: a name is on no axis.
         UsageError: no row can be trained.
     """
     trials: list[Trial] = []
     failures: list[CannotRun] = []
+    unused: dict[str, list[NoEffectError]] = {}
     for label in dict.fromkeys(methods):
         recipe = parse_row(label, base)
         try:
@@ -115,11 +121,27 @@ def find_trials(
         except ConfigError as error:
             failures.append(CannotRun(label, str(error)))
             continue
-        trials.append(Trial(label, recipe.build().override(settings)))
+        trials.append(Trial(label, _override(recipe.build(), settings, unused)))
     if not trials:
         reasons = "; ".join(f"{row.label}: {row.cannot_run}" for row in failures) or "none given"
         raise UsageError(f"no method to compare on {base.data}: {reasons}")
+    for errors in unused.values():
+        if len(errors) == len(trials):
+            raise errors[0]
     return trials, failures
+
+
+def _override(
+    experiment: Experiment, settings: Sequence[str], unused: dict[str, list[NoEffectError]]
+) -> Experiment:
+    """Apply the settings that have an effect; add the others to ``unused``, by path."""
+    settings = list(settings)
+    while True:
+        try:
+            return experiment.override(settings)
+        except NoEffectError as error:
+            unused.setdefault(error.path, []).append(error)
+            settings = [each for each in settings if each.partition("=")[0] != error.path]
 
 
 def parse_row(text: str, base: Recipe) -> Recipe:

@@ -17,11 +17,11 @@ from functools import cache
 from eaglenet.core.errors import ConfigError, UnknownNameError, shell_quote
 from eaglenet.core.registry import Registry
 from eaglenet.core.settings import split_assignment
-from eaglenet.core.text import did_you_mean
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
 from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.experiments.experiment import Experiment, Settings, Setup
+from eaglenet.research.names import OTHER_TOWERS, PROTOCOLS, unknown_choice, unknown_data
 from eaglenet.research.recipes import setups
 from eaglenet.research.recipes.authors import EXPERT_ROWS, ORIGINALS
 from eaglenet.research.recipes.setups import TOWERS
@@ -124,20 +124,6 @@ def apply_variants(method: str, variants: Sequence[str]) -> tuple[str, dict[str,
 
 MakeSetup = Callable[[str, str, str], Setup]
 """Makes the setup of a method, data and tower."""
-PROTOCOLS: Mapping[str, str] = {
-    "paper": "the EagleNet paper's epochs, batch, frames and words for every method",
-    "released": "the same in the settings of the released code; the epoch chosen on test",
-    "original": "the settings that the method's own authors published",
-    "equal": "one small budget for every method",
-}
-OTHER_TOWERS: Mapping[str, str] = {
-    "experts": "stored features of several experts",
-    "small": "the towers of `small`, trained along; no download",
-    "small-frozen": "the frozen towers of `small`; their features are computed once",
-    "adapters": "trained adapters over stored features",
-    "shared": "stored features of one space for texts and frames, as they are",
-    "random": "small towers from random weights",
-}
 PRETRAINED = tuple(TOWERS)
 CLIP_TOWERS = tuple(name for name, tower in TOWERS.items() if tower.is_clip)
 
@@ -265,13 +251,12 @@ class Recipe:
         choices: tuple[str, ...],
         tower: str = "",
     ) -> None:
-        listing = ", ".join(choices)
         if value not in names:
-            hint = did_you_mean(value, choices)
-            raise UnknownNameError(f"unknown {axis} {value!r}{hint} (choose one of {listing})")
+            raise unknown_choice(axis, value, choices)
         other_axes = f"--data {self.data}" + (f" --tower {tower}" if tower else "")
         raise ConfigError(
-            f"--{axis} {value} cannot be combined with {other_axes}; choose one of {listing}"
+            f"--{axis} {value} cannot be combined with {other_axes}; choose one of "
+            f"{', '.join(choices)}"
         )
 
     def build(self) -> Experiment:
@@ -314,10 +299,7 @@ def find_data(name: str) -> DataAxis:
     if name in DATA:
         return DATA[name]
     if name not in SOURCES:
-        raise UnknownNameError(
-            f"unknown data {name!r}{did_you_mean(name, DATA)} (choose one of {', '.join(DATA)}, or "
-            "a dataset of a plug-in: --import MODULE)"
-        )
+        raise unknown_data(name)
     return DataAxis(SOURCES[name].title, DATA["folder"].towers)
 
 

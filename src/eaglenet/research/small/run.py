@@ -40,6 +40,7 @@ from eaglenet.research.small.trainer import (
     PairTrainer,
     PairTrainingConfig,
 )
+from eaglenet.research.training.config import check_minimum
 
 WEIGHTS = "model.safetensors"
 DONE = "done"
@@ -265,6 +266,18 @@ class PairExperiment:
     head_texts: int = 1800
     head_weight: float = 0.75
 
+    def __post_init__(self) -> None:
+        check_minimum(self, {1: ("picture_size",), 0: ("head_texts", "head_weight")})
+        for changes in (*self.ingredients, *self.further, *self.agreeing, *self.finishing):
+            self.run_config(changes)  # Raises now, and not after the runs of earlier stages.
+
+    def run_config(self, changes: str) -> PairTrainingConfig:
+        """Apply the changes of a run, separated by spaces, to ``beginning``."""
+        config = self.beginning
+        for setting in changes.split():
+            config = override(config, *split_assignment(setting, "seed=1"))
+        return config
+
     def override(self, settings: Sequence[str]) -> PairExperiment:
         """Apply ``a.b=c`` settings in order."""
         experiment = self
@@ -468,11 +481,9 @@ class Stages:
     def train_runs(self, stage: str, settings: Sequence[str], start: Weights) -> list[Weights]:
         results = []
         for number, changes in enumerate(settings):
-            config = self.experiment.beginning
-            for setting in changes.split():
-                config = override(config, *split_assignment(setting, "seed=1"))
             encoder = self._towers()
             encoder.load_state_dict(start)
+            config = self.experiment.run_config(changes)
             results.append(self._train(f"{stage}-{number}", encoder, config))
         return results
 

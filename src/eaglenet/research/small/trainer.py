@@ -149,7 +149,8 @@ class PairTrainingConfig:
 
     def __post_init__(self) -> None:
         counts = ("steps", "batch_items", "frames_per_video", "evaluate_every")
-        check_minimum(self, {1: counts, 0: ("unlabelled_items",)})
+        rates = ("lr_towers", "lr_heads", "weight_decay", "warmup_steps", "clip_norm")
+        check_minimum(self, {1: counts, 0: ("unlabelled_items", *rates)})
         for name in (
             "video_share",
             "soft_targets",

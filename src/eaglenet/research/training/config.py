@@ -144,6 +144,10 @@ class TrainingConfig:
         check_minimum(self, MINIMUM, prefix="training.")
         if not 0.0 < self.rate_decay <= 1.0:
             raise ConfigError(f"training.rate_decay is {self.rate_decay}; expected 0 to 1")
+        if not 0.0 <= self.second_beta < 1.0:
+            raise ConfigError(
+                f"training.second_beta is {self.second_beta}; expected 0 or more, and less than 1"
+            )
         if not 0.0 <= self.warmup < 1.0:
             raise ConfigError(f"training.warmup is {self.warmup}; expected a fraction from 0 to 1")
         if self.lora_rank and self.precision == "fp16_weights":

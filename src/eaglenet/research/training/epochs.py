@@ -164,9 +164,11 @@ class PairSampler:
             captions = order[by_video[is_first]]
             if self.neighbours:
                 pairs = torch.randperm((len(captions) + 1) // 2, generator=generator)
-                # Last the pair of an odd last video: elsewhere it would divide all later pairs.
+                # An odd last video is last in every other pass and first in the next one: elsewhere
+                # it would divide all later pairs.
                 is_single = 2 * pairs + 1 == len(captions)
-                pairs = torch.cat([pairs[~is_single], pairs[is_single]])
+                parts = [pairs[~is_single], pairs[is_single]]
+                pairs = torch.cat(parts[::-1] if number % 2 else parts)
                 indices = (2 * pairs[:, None] + torch.arange(2)).flatten()
                 return captions[indices[indices < len(captions)]]
             order = captions[torch.randperm(len(captions), generator=generator)]
@@ -179,6 +181,13 @@ def pair_samplers(
     """Return the samplers of the coarse epochs and of the others; raise if no batch is full."""
 
     def sampler(batch_size: int, setting: str = "training.batch_size") -> PairSampler:
+        chunks = config.accumulate if config.accumulation == "split" else 1
+        if config.neighbours and chunks > 1 and batch_size % (2 * chunks * world.size):
+            raise ConfigError(
+                f"chunks of batch size {batch_size} divide pairs of videos, which "
+                "training.neighbours keeps together; choose a multiple of "
+                f"{2 * chunks * world.size} with --set {setting}"
+            )
         return PairSampler(
             video_of_text,
             batch_size,

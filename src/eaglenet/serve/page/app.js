@@ -27,6 +27,8 @@ const filters = document.querySelector("#filters");
 const filterCount = document.querySelector("#filter-count");
 const notice = document.querySelector("#notice");
 const language = document.querySelector("#language");
+const negation = document.querySelector("#negation");
+const exclude = document.querySelector("#exclude");
 
 let hits = [];
 let controller = null;
@@ -35,6 +37,7 @@ let queryImage = null; // Image to search with: its file and its address.
 let origin = ""; // Query to go back to from moments like a clip or an image.
 let linkedMoments = ""; // Moments of a link, shown instead of a search.
 let folder = "";
+let excludingQuery = ""; // What a text like "a street without cars" means, as a query of parts.
 let limit = PAGE;
 
 const filterValues = () => {
@@ -45,7 +48,18 @@ const filterValues = () => {
   return parameters;
 };
 
-const say = (message, isBad = false, interpretation = "", hint = "") => {
+const showNegation = (advice) => {
+  negation.hidden = !advice;
+  excludingQuery = advice?.query ?? "";
+  if (!advice) return;
+  const avoided = advice.negatives.map((text) => `"${text}"`).join(" and ");
+  negation.firstElementChild.textContent = `${advice.reason}.`;
+  exclude.hidden = !advice.query;
+  exclude.textContent = `Search for "${advice.text}" without ${avoided}`;
+};
+
+const say = (message, isBad = false, interpretation = "", hint = "", advice = null) => {
+  showNegation(advice);
   language.hidden = !hint;
   language.textContent = hint && `${hint[0].toUpperCase()}${hint.slice(1)}.`;
   notice.hidden = !interpretation;
@@ -239,7 +253,7 @@ const search = async ({ isNew = true, isMore = false } = {}) => {
     const isApproximate = body.hits.some((hit) => hit.from_keyframes);
     const progress = isApproximate ? "; some are approximate until indexing is complete" : "";
     const note = progress + (copies ? `; near copies not shown: ${copies}` : "") + (body.note ? `; ${body.note}` : "");
-    say((body.hits.length ? `${count} ${what}${doubt}${note}` : emptyMessage(body.note)) + missing, false, body.notice, body.language_hint);
+    say((body.hits.length ? `${count} ${what}${doubt}${note}` : emptyMessage(body.note)) + missing, false, body.notice, body.language_hint, body.negation);
     more.hidden = body.hits.length < limit || limit >= MAX_RESULTS;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -398,6 +412,12 @@ document.querySelector("#clear").addEventListener("click", () => {
 document.querySelector("#take-literally").addEventListener("click", () => {
   form.elements.literal.checked = true;
   field.focus();
+  search();
+});
+exclude.addEventListener("click", () => {
+  compose.restore(excludingQuery);
+  field.focus();
+  limit = PAGE;
   search();
 });
 more.addEventListener("click", async () => {

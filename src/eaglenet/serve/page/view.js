@@ -119,7 +119,8 @@ export const card = (hit, open, line = null) => {
   );
   const text = element("span", "text");
   const facts = element("span", "facts");
-  const origin = [visible(folderOf(hit)), day(hit)].filter(Boolean).join(" \u00b7 ");
+  // The day first, because the end of a long folder is cut off.
+  const origin = [day(hit), visible(folderOf(hit))].filter(Boolean).join(" \u00b7 ");
   facts.append(element("span", "folder", hit.more.length ? `+${hit.more.length} more` : origin), element("span", isMeasured(hit) ? `score ${hit.match}` : "score", strength(hit)));
   if (hit.damage) facts.firstChild.after(damageLabel(hit));
   text.append(element("span", "name", visible(hit.name)));

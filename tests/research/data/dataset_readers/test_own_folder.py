@@ -108,6 +108,9 @@ def test_windows_of_one_file_never_part(tmp_path: Path) -> None:
     test = load(path, "test")
     assert len(test) == 3
     assert len({video_id.partition("#")[0] for video_id in test.video_ids}) == 1
+    write_jsonl(path, *rows[:6])
+    with pytest.raises(DatasetError, match="2 videos are too few for test"):
+        load(path, "test")
 
 
 def test_names_with_a_number_sign_are_files_of_their_own(tmp_path: Path) -> None:

@@ -185,7 +185,16 @@ def test_an_unfinished_folder_is_refused(folder: Path) -> None:
         FrameFolder.open(folder)
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"video_share": 1.0}, {"crop": 0.0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"video_share": 1.0},
+        {"crop": 0.0},
+        {"lr_heads": -1.0},
+        {"lr_towers": math.nan},
+    ],
+)
 def test_impossible_settings_are_refused(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         PairTrainingConfig(**change)  # type: ignore[arg-type]
