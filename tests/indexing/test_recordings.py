@@ -177,8 +177,8 @@ def test_http_takes_and_returns_them(folder: Path, bag: BagMethod) -> None:
         )
         for bad in ("nowhere", "1", "\x00"):
             assert find(404, near=bad)["error"]["code"] == "not_found"
-        assert find(400, near="91,0")["error"]["code"] == "bad_request"
-        find(400, within="5km")
+        assert find(422, near="91,0")["error"]["code"] == "invalid"
+        find(422, within="5km")
         for bad in ("far", "0km", "-1km", "9" * 30):
             find(422, near="1,1", within=bad)
         find(422, near="")
