@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -205,15 +206,18 @@ def test_a_model_is_not_used_without_a_file_that_could_not_be_downloaded(
     assert find_hub_folder("somebody/model") == cache
 
 
+@pytest.mark.parametrize("encoder", ["", "0_Encoder/"])
 def test_an_interrupted_download_of_a_whole_folder_does_not_count_as_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: str
 ) -> None:
-    """Without ``modules.json`` or a preprocessor, other vectors would be computed from then on."""
+    """Without ``modules.json`` or a preprocessor, other vectors would be computed from then on;
+    without the weights, the model could never be opened."""
     import huggingface_hub
     from huggingface_hub import constants
 
-    files = ["config.json", "1_Dense/model.safetensors", "model.safetensors", "modules.json"]
-    files += ["tokenizer.json", "video_preprocessor_config.json"]
+    files = [f"{encoder}config.json", f"{encoder}model.safetensors", "1_Dense/model.safetensors"]
+    files += ["modules.json", "tokenizer.json", "video_preprocessor_config.json"]
+    files += ["config.json"] if encoder else []
     cache = tmp_path / "cache"
     remaining = 0
 
@@ -225,7 +229,8 @@ def test_an_interrupted_download_of_a_whole_folder_does_not_count_as_cached(
                 raise KeyboardInterrupt
             remaining -= 1
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("{}")
+            modules = [{"path": encoder.rstrip("/")}, {"path": "1_Dense"}]
+            path.write_text(json.dumps(modules) if file == "modules.json" else "{}")
         return str(path)
 
     api = type("Api", (), {"list_repo_files": lambda *_, **options: files})
@@ -240,8 +245,7 @@ def test_an_interrupted_download_of_a_whole_folder_does_not_count_as_cached(
         with pytest.raises(KeyboardInterrupt):
             hub_cache_module.find_snapshot("somebody/model")
         missing = [file for file in files if not (cache / file).is_file()]
-        is_cached = hub_cache_module.cached_snapshot("somebody/model") is not None
-        # Opening a folder without its main weights is an error.
-        assert not is_cached or missing == ["model.safetensors"]
+        assert missing
+        assert hub_cache_module.cached_snapshot("somebody/model") is None
     remaining = len(files) + 1
     assert hub_cache_module.find_snapshot("somebody/model") == cache

@@ -315,6 +315,10 @@ def split_st_name(name: str) -> tuple[str, int | None]:
     return model, None
 
 
+WEIGHTS = (".safetensors", ".bin")
+"""Suffixes of the weights that are downloaded."""
+
+
 def find_snapshot(name: str) -> Path:
     """Return the local folder of a hub model with all its files, for other libraries.
 
@@ -347,15 +351,15 @@ def find_snapshot(name: str) -> Path:
 def select_files(names: Sequence[str]) -> list[str]:
     """Select the files that libraries based on torch read; ignore names that are not plain.
 
-    Weights come last, those of the main folder at the end: a model counts as cached once they are
-    there.
+    Weights come last, those of the main folder (or else of the first one) at the end: a model
+    counts as cached once they are there.
 
     >>> select_files(["config.json", "onnx/model.onnx", "../a", "1_Dense/model.safetensors"])
     ['config.json', '1_Dense/model.safetensors']
     >>> select_files(["model.safetensors", "pytorch_model.bin"])
     ['model.safetensors']
-    >>> select_files(["1/model.bin", "model.safetensors", "modules.json"])
-    ['modules.json', '1/model.bin', 'model.safetensors']
+    >>> select_files(["0/model.bin", "1/model.bin", "model.safetensors", "modules.json"])
+    ['modules.json', '1/model.bin', '0/model.bin', 'model.safetensors']
     """
     plain = [name for name in names if re.fullmatch(r"\w[\w.+-]*(/\w[\w.+-]*)*", name)]
     safe_folders = {name.rpartition("/")[0] for name in plain if name.endswith(".safetensors")}
@@ -365,9 +369,9 @@ def select_files(names: Sequence[str]) -> list[str]:
         if not any(fnmatch(name, pattern) for pattern in OTHER_RUNTIMES)
         and not (name.endswith(".bin") and name.rpartition("/")[0] in safe_folders)
     ]
-    return sorted(
-        selected, key=lambda name: (name.endswith((".safetensors", ".bin")), "/" not in name)
-    )
+    weights = [name for name in selected if name.endswith(WEIGHTS)]
+    others = [name for name in selected if name not in weights]
+    return [*others, *sorted(weights, key=lambda name: name.rpartition("/")[0], reverse=True)]
 
 
 def cached_snapshot(name: str) -> Path | None:
@@ -388,10 +392,19 @@ def cached_snapshot(name: str) -> Path | None:
             for index in indices
             for shard in shard_names(untrusted.read_object(index, untrusted.MAX_VOCABULARY), index)
         ]
-        weights = shards or [*folder.rglob("*.safetensors"), *folder.rglob("*.bin")]
+        encoder = _encoder_folder(folder)
+        files = encoder.glob("*") if (encoder / "config.json").is_file() else folder.rglob("*")
+        weights = shards or [file for file in files if file.suffix in WEIGHTS]
         return folder if weights and all(file.is_file() for file in weights) else None
     except Exception:  # Not cached, partly cached, or the hub's library is not installed.
         return None
+
+
+def _encoder_folder(folder: Path) -> Path:
+    """Return the folder of the first module of an ``st:`` model, whose weights come last."""
+    path = folder / "modules.json"
+    modules = untrusted.read_json(path) if path.is_file() else []
+    return folder / modules[0]["path"] if modules else folder
 
 
 def exact_name(name: str) -> str:
