@@ -79,10 +79,14 @@ def test_command_shows_and_saves_a_transcript(store: Path, tmp_path: Path) -> No
             (2500, 3500, "Bye"),
         ]
     subtitles = store.parent / "films" / "film.en.srt"
-    content = subtitles.read_text()
-    result = run(app, [*command, "--source", english, "--save", str(subtitles)])
-    assert str(result.exception) == f"{subtitles} is an indexed file; choose another name"
-    assert subtitles.read_text() == content
+    (tmp_path / "link.srt").symlink_to(subtitles)
+    other = store.parent / "films" / "silent.srt"
+    other.write_text("of another film")
+    for path in (subtitles, tmp_path / "link.srt", other):
+        content = path.read_text()
+        result = run(app, [*command, "--source", english, "--save", str(path)])
+        assert f"{path} may be the subtitles of" in str(result.exception)
+        assert path.read_text() == content
     clip_id = read_clip_id(store, film)
     assert run(app, ["store", "transcript", clip_id, "--store", str(store)]).exit_code == 0
 

@@ -39,10 +39,10 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product, zip_longest
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 import typer.main
@@ -51,6 +51,9 @@ from typer.core import TyperCommand
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import expand_home, nearest_existing, require_writable
 from eaglenet.core.platform import STORE_VARIABLE, default_store
+
+if TYPE_CHECKING:
+    from eaglenet.search.engine import Engine
 
 Settings = Annotated[
     list[str] | None,
@@ -82,20 +85,22 @@ SUBTITLES = (".srt", ".vtt")
 """Suffixes of the subtitles that we write."""
 
 
-def refuse_indexed_file(output: Path, paths: Iterable[str]) -> None:
+def refuse_indexed_file(output: Path, engine: Engine) -> None:
     """Refuse to replace a file of a store, or its subtitles: it may be the only copy."""
     if not os.path.exists(output):
         return
-    # Comparing every path of a large store on disk takes minutes; names differ in case on macOS.
-    names = {os.path.basename(path).casefold() for path in (output, os.path.realpath(output))}
-    is_subtitles = output.suffix.lower() in SUBTITLES
-    for path in paths:
+    paths = engine.read(lambda view: [path for paths in view.files.paths for path in paths])
+    targets = {output.absolute(), Path(os.path.realpath(output))}
+    for path, target in product(paths, targets):
+        # Comparing every path of a large store on disk takes minutes. Names on macOS ignore case.
         name = os.path.basename(path).casefold()
-        if name in names and os.path.exists(path) and os.path.samefile(path, output):
+        other = target.name.casefold()
+        if name == other and os.path.exists(path) and os.path.samefile(path, output):
             raise UsageError(f"{output} is an indexed file; choose another name")
-        if is_subtitles and output.name.casefold().startswith(f"{os.path.splitext(name)[0]}."):
+        stem, suffix = os.path.splitext(name)[0], target.suffix.lower()
+        if suffix in SUBTITLES and other.startswith(f"{stem}."):
             folder = os.path.dirname(path)
-            if os.path.isdir(folder) and os.path.samefile(folder, output.absolute().parent):
+            if os.path.isdir(folder) and os.path.samefile(folder, target.parent):
                 raise UsageError(f"{output} may be the subtitles of {path}; choose another name")
 
 

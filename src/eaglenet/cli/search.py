@@ -235,8 +235,7 @@ def search(
         refuse_store_among(words or [])
         raise
     for file in output.files:
-        indexed = engine.read(lambda view: [path for paths in view.files.paths for path in paths])
-        refuse_indexed_file(file, indexed)
+        refuse_indexed_file(file, engine)
     if not runs_through_numpy(model or engine.manifest.model, device):
         import_torch()
     if is_interactive:

@@ -146,7 +146,8 @@ def transcript(
 
     if save is not None and as_json:
         raise UsageError("--save and --json cannot be combined; use one of them")
-    transcripts = read_transcripts(Engine.open(store), file)
+    engine = Engine.open(store)
+    transcripts = read_transcripts(engine, file)
     if source > max(len(transcripts), 1):
         raise UsageError(
             f"--source {source}: {file} has {pluralize(len(transcripts), 'transcript')}"
@@ -158,7 +159,7 @@ def transcript(
         )
     transcript = transcripts[source - 1]
     if save is not None:
-        refuse_indexed_file(save, [each.path for each in transcripts])
+        refuse_indexed_file(save, engine)
         write_transcript(save, transcript)
         print_line(f"wrote {save}: {pluralize(len(transcript.lines), 'line')} ({transcript.title})")
     elif as_json:
