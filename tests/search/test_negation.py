@@ -25,6 +25,13 @@ from eaglenet.search.wording import find_negation, negation_in
         ("people not looking at the camera", "people", ("looking at the camera",)),
         ("everything except the dog", "everything", ("dog",)),
         ("no people", "", ("people",)),
+        ("a beach with no people and a boat", "a beach and a boat", ("people",)),
+        ("a man without a hat and a coat", "a man", ("hat and a coat",)),
+        ("a girl without a smile and with a hat", "a girl with a hat", ("smile",)),
+        ("a beach with nobody on it at night", "a beach at night", ("people",)),
+        ("a beach with no people, a dog lying on it", "a beach a dog lying on it", ("people",)),
+        ("nobody is wearing a hat", "", ("people wearing a hat",)),
+        ("it\u2019s not raining", "", ("raining",)),
         ("a man without a 3.5 mm jack, indoors", "a man indoors", ("3.5 mm jack",)),
     ],
 )
@@ -53,6 +60,7 @@ def test_a_negation_is_split_from_what_is_left(
         "a band with no sound",
         "perro en la playa, no gato",
         "no, no, no",
+        "no no no",
         "",
     ],
 )

@@ -625,8 +625,12 @@ def _print_notice(query: AnyQuery, hits: HitList, options: SearchOptions) -> Non
     negation = negation_in(query, options)
     if negation is not None and negation.text:
         words = [negation.text, *(word for each in negation.negatives for word in ("--not", each))]
-        command = f"eaglenet search {shell_join(words)}"
-        notice = notice.replace(negation.hint, f"{negation.hint} (or: {command})", 1)
+        arguments = shell_join(words)
+        if negation.query:
+            advice = f" (or: {arguments})"
+        else:
+            advice = f"; to rank such moments lower, write: {arguments}"
+        notice = notice.replace(negation.hint, f"{negation.hint}{advice}", 1)
     name = file_name_in(query)
     # Unlike `Path.is_file`, this does not raise for a name that is too long.
     if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:

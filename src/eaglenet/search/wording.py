@@ -163,7 +163,7 @@ class Negation:
 
 MAX_NEGATIVES = 8
 _NEGATION = re.compile(
-    r"\b(?:(?P<nobody>nobody|no one|no-one)"
+    r"\b(?:(?P<nobody>nobody|no one|no-one)(?:\s+(?:is|are|was|were)\b)?"
     r"|no|without|except(?: for)?|excluding"
     r"|(?<!do )(?<!does )(?<!did )(?<!can )(?<!could )(?<!will )(?<!would )(?<!should )(?<!may )"
     r"(?<!must )not|isn['\u2019]t|aren['\u2019]t)(?![\w'\u2019.-])",
@@ -189,19 +189,27 @@ _PREPOSITIONS = (
 _PHRASE_END = re.compile(
     # "3.5" and "10:30" go on.
     r"\s*(?:[;!?()]|[,:](?!\d)|\.(?!\w))|\s+(?:but|while|then|who|which|that|because|is|are|was|were|\w+ing)\b"
-    r"|\s+(?:and|or)(?=\s+(?:with )?(?:no|not|without|nobody|\w+ing)\b)"
+    r"|\s+(?:and|or)(?=\s+(?:with|no|not|without|nobody|\w+ing)\b)"
     rf"|\s+(?:{_PREPOSITIONS})(?=\s+\w)",
     re.IGNORECASE,
 )
 """End of what a negation excludes; not before the second word."""
-_LEADING = "but and or with there that who which is are was were has have having"
+_OTHER_THING = re.compile(
+    r"\s+and(?=\s+(?:a|an|the|some|many|several|one|two|three)\s+\w)", re.IGNORECASE
+)
+"""Another end after a word without an article: "no people and a boat", but "a hat and a coat"."""
+_LEADING = "but and or with there that who which where is are was were has have having"
 """Words that lead to a negation, and mean nothing without it."""
+_SUBJECTS = "it he she they it's he's she's they're there's that's"
+"""Words that say nothing about frames if nothing else is left: "it's not raining"."""
 _ARTICLE = re.compile(r"(?:any|the|a|an|other|more)\s+", re.IGNORECASE)
 _FIRST_WORD = re.compile(
     # "looking at" is one word.
     rf"\s*(?:(?:any|the|a|an|other|more)\s+)?[\w'\u2019]+(?:(?<=ing)\s+(?:{_PREPOSITIONS})\b)?",
     re.IGNORECASE,
 )
+_BACKWARD = re.compile(rf"(?:{_PREPOSITIONS})\s+(?:it|them|him|her|there)(?:\s+|$)", re.IGNORECASE)
+"""Reference to what is left: "a beach with nobody on it"."""
 _EDGES = " ,;:.!?()-"
 
 
@@ -223,15 +231,22 @@ def find_negation(text: str) -> Negation | None:
         if match["nobody"] and end and end.start() < position:
             end = _PHRASE_END.search(rest, position) if end[0].endswith("ing") else end
         stop = end.start() if end else len(rest)
+        other = _OTHER_THING.search(rest, match.end(), stop + 1)
+        if other and not _ARTICLE.match(rest[match.end() :].lstrip()):
+            stop = other.start()
         phrase = rest[match.end() : stop].strip(_EDGES)
         article = _ARTICLE.match(phrase)
         phrase = phrase[article.end() :] if article else phrase
         negatives.append(f"people {phrase}".strip() if match["nobody"] else phrase)
-        word = word or match[0]
+        word = word or match["nobody"] or match[0]
         tail = rest[stop:].lstrip(_EDGES)
-        if tail.lower().startswith(("but ", "and ", "or ")):
+        backward = _BACKWARD.match(tail)
+        tail = tail[backward.end() :] if backward else tail
+        first_part = _trim(rest[: match.start()])
+        is_other = other is not None and other.start() == stop and first_part
+        if not is_other and tail.lower().startswith(("but ", "and ", "or ")):
             tail = tail.partition(" ")[2]
-        rest = f"{_trim(rest[: match.start()])} {tail}".strip()
+        rest = f"{first_part} {tail}".strip()
     if not negatives:
         return None
     return Negation(word, _trim(rest), tuple(dict.fromkeys(negatives)))
@@ -245,6 +260,7 @@ def _search_negation(text: str) -> re.Match[str] | None:
         subject = following[article.end() :] if article else following
         is_title = match[0][0].isupper() and subject[:1].isupper()
         has_subject = match["nobody"] is not None or following[:1].isalnum()
+        has_subject = has_subject and not _NEGATION.match(following)
         if has_subject and not is_title and not _NOT_EXCLUDED.match(text, match.end()):
             return match
     return None
@@ -256,6 +272,8 @@ def _trim(text: str) -> str:
     leading_words = {"", *_LEADING.split()}
     while words and words[-1].strip(_EDGES).lower() in leading_words:
         words.pop()
+    if len(words) == 1 and words[0].lower().replace("\u2019", "'") in _SUBJECTS.split():
+        return ""
     return " ".join(words).strip(_EDGES)
 
 
