@@ -19,6 +19,7 @@ from eaglenet.core.errors import StoreLockedError
 from eaglenet.indexing import watch
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport, OnProgress
+from eaglenet.store.store import LocalStore
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -225,3 +226,33 @@ def test_model_is_loaded_once_and_only_when_there_is_work(
     reports = watch.watch([videos], videos.parent / "store", options=options, wait=Script(*steps))
     counts = [(report.indexed, len(loaded)) for report in reports]
     assert counts == [(0, 0), (1, 1), (1, 1)]
+
+
+def test_files_that_were_missing_at_the_start_are_not_dropped(videos: Path, bag: BagMethod) -> None:
+    """Such as those of a disk that is mounted only later."""
+    disk, later, store = videos / "disk", videos.parent / "later", videos.parent / "store"
+    disk.mkdir()
+    for name in ("old.mp4", "older.mp4"):
+        colour_video(disk / name, ["red", "green"] if name == "old.mp4" else ["green", "red"])
+    run(videos, bag)
+    disk.rename(later)
+
+    def names() -> set[str]:
+        return {Path(file.path).name for file in LocalStore.open(store).files()}
+
+    steps = [
+        lambda: colour_video(videos / "new.mp4", ["blue", "red"]),
+        None,
+        None,
+        lambda: later.rename(disk),
+        None,
+        None,
+        (disk / "old.mp4").unlink,
+        None,
+        None,
+    ]
+    options = IndexOptions(splitting=SPLITTING, workers=0)
+    reports = watch.watch([videos], store, method=bag, options=options, wait=Script(*steps))
+    found = [(report.missing, report.dropped, names() >= {"old.mp4"}) for report in reports]
+    assert found == [(2, 0, True), (2, 0, True), (0, 0, True), (0, 1, False)]
+    assert "older.mp4" in names()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
@@ -165,12 +165,13 @@ def index_videos(
     files: Sequence[str] = (),
     on_transcripts: Progress | None = None,
     source: ModelSource | None = None,
+    droppable: Set[str] | None = None,
 ) -> IndexReport:
     """Bring a store up to date with the videos under ``paths``, and those listed in ``files``.
 
     Both may be URLs of object storage. ``method`` is a loaded ``model``; ``source`` keeps a model
-    for several runs. ``on_progress`` reports encoding, ``on_transcripts`` the recognition of speech
-    and on-screen text.
+    for several runs. ``droppable``: the files that ``options.drop_missing`` may drop; None: all.
+    ``on_progress`` reports encoding, ``on_transcripts`` the recognition of speech and of text.
     """
     options = options or IndexOptions()
     make_executor = check_request(paths, store, options)
@@ -240,7 +241,7 @@ def index_videos(
                 local_files, options.workers
             )
         encode_transcripts(writer, on_transcripts)
-        report = run.finish(candidates, roots, options)
+        report = run.finish(candidates, roots, options, droppable)
     return dataclasses.replace(
         report,
         problems=(*report.problems, *transcripts.all_problems()),

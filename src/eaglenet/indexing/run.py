@@ -58,7 +58,8 @@ and should take at most a fifth of the time."""
 MAX_CLIPS = 16 * COMMIT_CLIPS
 """Maximum clips held in memory, even during the pause."""
 MAX_KEPT_CLIPS = 2**16
-"""Maximum clips of the inspections that a second pass uses again: about 7 MB."""
+"""Maximum clips of the inspections that a second pass uses again: about 7 MB in long videos, 50 MB
+in files of one clip."""
 
 
 @dataclass(frozen=True)
@@ -377,21 +378,27 @@ class IndexRun:
         files: Sequence[CandidateFile],
         roots: Sequence[str | Path],
         options: IndexOptions,
+        droppable: Set[str] | None = None,
     ) -> IndexReport:
-        """Drop missing files if requested, clean up, and report."""
+        """Drop missing files if requested, clean up, and report.
+
+        ``droppable``: the files that may be dropped; None: all.
+        """
         missing = self._find_missing(
             roots, options, {file.path for file in files if not file.problem}
         )
-        if options.drop_missing and missing:
-            self.commit.writer.commit(Changes(removed_files=missing))
-            self.ledger.forget(missing)
-            self.tally.forget(missing)
+        dropped = [path for path in missing if droppable is None or path in droppable]
+        dropped = dropped if options.drop_missing else []
+        if dropped:
+            self.commit.writer.commit(Changes(removed_files=dropped))
+            self.ledger.forget(dropped)
+            self.tally.forget(dropped)
         for path in self.tally.other_paths:
             logger.info("%s: %s", NO_VIDEO, path)
         clips = self.commit.writer.finish()
         return self.tally.report(
-            num_dropped=len(missing) if options.drop_missing else 0,
-            num_missing=0 if options.drop_missing else len(missing),
+            num_dropped=len(dropped),
+            num_missing=len(missing) - len(dropped),
             clips=clips,
             unused_tags=unused_tags([file.path for file in files], self.ledger.tags),
             keyframe_clips=sum(map(len, self.commit.writer.keyframe_clips().values())),

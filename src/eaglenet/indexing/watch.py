@@ -3,7 +3,8 @@
 Folders are scanned at intervals, and at once if the system reports a change. Network mounts report
 none, so they are only scanned. An unmounted disk looks like an empty folder: nothing is dropped
 while a folder is missing, on another device than before, or empty although it had videos, or while
-a disk that was mounted below it is not.
+a disk that was mounted below it is not. Files that were never there, such as those of a disk that
+was not mounted at the start, are not dropped either.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def watch(
     source = ModelSource(store, model, options, method)
     wait = wait or make_waiter(roots, interval)
     guard = MountGuard(roots)
+    seen_paths: set[str] = set()
     indexed_state: State | None = None
     previous: State | None = None
     changed_at = time.monotonic()
@@ -70,6 +72,7 @@ def watch(
         current = scan(roots, store, options) if guard.is_safe() else None
         if current is not None:
             num_videos = len(current)
+            seen_paths.update(current)
             if options.subtitles:
                 current = current | scan_subtitles(current)
             changed_at = changed_at if current != indexed_state else time.monotonic()
@@ -90,6 +93,7 @@ def watch(
                         model,
                         options=run_options,
                         source=source,
+                        droppable=None if options.drop_missing else seen_paths,
                         on_progress=on_progress,
                     )
                 except StoreLockedError as error:
