@@ -180,11 +180,10 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> J
     message = without_surrogates("; ".join(messages))
     if any(problem["type"] == "json_invalid" for problem in error.errors()):
         return error_response(400, message, hint="send the body as JSON")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "application/x-www-form-urlencoded" and error.errors()[0]["loc"] == ("body",):
-        # The default of `curl -d`.
+    if isinstance(error.body, bytes) and error.body:
+        # Bodies of another type are not parsed, such as forms, the default of `curl -d`.
         hint = "send the body as JSON, with the header Content-Type: application/json"
-        return error_response(422, message, hint=hint)
+        return error_response(400, "the body was not sent as JSON", hint=hint)
     if any(problem["type"] == "extra_forbidden" for problem in error.errors()):
         names = _known_fields(request)
         return error_response(422, message, hint=f"known: {', '.join(names)}" if names else None)
