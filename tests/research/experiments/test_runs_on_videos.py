@@ -375,3 +375,12 @@ def test_a_split_that_is_missing_is_refused_before_training(
     trials = [campaign.Trial("a", experiment_on(videos))]
     with pytest.raises(UsageError, match="no split 'tst'"):
         campaign.run_campaign(trials, [0], tmp_path, split="tst", device="cpu")
+
+
+@pytest.mark.parametrize("dataset", ["demo", "features"])
+def test_a_split_that_no_such_data_has_is_refused_before_training(dataset: str) -> None:
+    from eaglenet.research.experiments.campaign import check_split
+
+    with pytest.raises(UsageError, match=f"{dataset} has no split 'tst'"):
+        check_split(DataChoice(dataset=dataset), "tst")
+    check_split(DataChoice(dataset=dataset), "val")

@@ -169,6 +169,7 @@ class SourceSpec:
 
     open: opens a split.
     inspect: summarises a split without decoding it; None if opening it is fast.
+    splits: names of the splits; empty if they depend on the data.
     open_all: opens a whole folder, for a model trained elsewhere; None if a split is required.
     default_split: returns the split that is evaluated by default.
     needs_folder: the data is read from a folder (``--root``).
@@ -182,6 +183,7 @@ class SourceSpec:
     title: str
     open: Callable[[DataChoice, str, OpenContext], Source]
     inspect: Callable[[DataChoice, str], SplitSummary] | None = None
+    splits: Sequence[str] = ()
     open_all: Callable[[Path, Method], Source] | None = None
     default_split: Callable[[DataChoice], str] = lambda data: "test"
     needs_folder: bool = True

@@ -26,6 +26,7 @@ from eaglenet.core.registry import import_plugin, imported_modules
 from eaglenet.core.settings import split_assignment, to_plain
 from eaglenet.methods import METHODS
 from eaglenet.research.data import SOURCES
+from eaglenet.research.data.records import check_split_name
 from eaglenet.research.data.sources import DataChoice, few_videos
 from eaglenet.research.evaluation import report
 from eaglenet.research.evaluation.evaluate import mean_and_spread
@@ -403,6 +404,8 @@ def run_campaign(
 def check_split(data: DataChoice, split: str) -> None:
     """Raise before training if the data lacks the split that is to be evaluated."""
     spec = SOURCES[data.dataset]
+    if spec.splits:
+        check_split_name(data.dataset, split, spec.splits)
     if spec.inspect is not None:
         spec.inspect(data, split)
     elif spec.is_features and split == "test" and default_split(data) != "test":

@@ -186,11 +186,12 @@ def _encode_words(
 
 
 FEATURES = "features"
+FEATURE_SPLITS = ("train", "val", "test")
 
 
 def open_features(data: DataChoice, split: str, context: OpenContext) -> Source:
     """Open the training or validation videos of a folder, or the separate folder of test videos."""
-    check_split_name(FEATURES, split, ("train", "val", "test"))
+    check_split_name(FEATURES, split, FEATURE_SPLITS)
     data.refuse_options({"test_root"})
     if split == "test":
         root = data.options.get("test_root")
@@ -319,6 +320,7 @@ add_source(
         FEATURES,
         "Stored features of any dataset",
         open=open_features,
+        splits=FEATURE_SPLITS,
         open_all=lambda folder, reader: feature_source(read_features(folder, reader)),
         default_split=lambda data: "test" if "test_root" in data.options else "val",
         is_features=True,

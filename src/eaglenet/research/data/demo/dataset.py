@@ -384,7 +384,11 @@ def open_demo(data: DataChoice, split: str, context: OpenContext) -> Source:
     return clip_source(world, tokens, lambda rows: clips[rows])
 
 
-add_source(SourceSpec("demo", "The demo world, in memory", open=open_demo, needs_folder=False))
+add_source(
+    SourceSpec(
+        "demo", "The demo world, in memory", open=open_demo, splits=SPLITS, needs_folder=False
+    )
+)
 DATASETS.add(
     "demo",
     DatasetSpec(
