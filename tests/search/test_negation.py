@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import ComposedQuery, parse
@@ -30,6 +32,13 @@ from eaglenet.search.wording import find_negation, negation_in
         ("a girl without a smile and with a hat", "a girl with a hat", ("smile",)),
         ("a beach with nobody on it at night", "a beach at night", ("people",)),
         ("a beach with no people, a dog lying on it", "a beach a dog lying on it", ("people",)),
+        ("a man with no shoes on is running", "a man is running", ("shoes on",)),
+        ("a man wearing no shirt on a beach", "a man on a beach", ("shirt",)),
+        ("a man without a shirt plays a guitar", "a man plays a guitar", ("shirt",)),
+        ("a man without a pair of shoes", "a man", ("pair of shoes",)),
+        ("a sky without a few clouds", "a sky", ("few clouds",)),
+        ("a room with no street lights", "a room", ("street lights",)),
+        ("no dogs are on a beach", "", ("dogs are on a beach",)),
         ("nobody is wearing a hat", "", ("people wearing a hat",)),
         ("it\u2019s not raining", "", ("raining",)),
         ("a man without a 3.5 mm jack, indoors", "a man indoors", ("3.5 mm jack",)),
@@ -61,6 +70,7 @@ def test_a_negation_is_split_from_what_is_left(
         "perro en la playa, no gato",
         "no, no, no",
         "no no no",
+        "cats are not visible",
         "",
     ],
 )
@@ -76,6 +86,19 @@ def test_the_advised_query_means_what_is_left_and_what_is_excluded(text: str) ->
     assert isinstance(query, ComposedQuery)
     assert [part.query.text for part in query.parts] == [negation.text, *negation.negatives]
     assert [part.weight for part in query.parts] == [1, *[-0.5] * len(negation.negatives)]
+
+
+WORDS = "a the no not without nobody isn't and but dog few hats plays running is on it , : 5: + -"
+
+
+@given(st.lists(st.sampled_from(WORDS.split()), max_size=9).map(" ".join))
+def test_every_advised_query_is_valid(text: str) -> None:
+    negation = find_negation(text)
+    if negation is not None and negation.query:
+        query = parse(negation.query)
+        assert isinstance(query, ComposedQuery)
+        parts = [part.query.text for part in query.parts]
+        assert parts == [negation.text, *negation.negatives]
 
 
 def test_the_advice_keeps_the_date_of_a_text() -> None:

@@ -174,7 +174,8 @@ _NOT_EXCLUDED = re.compile(
     r"\s+(?:longer|matter|doubt|wonder|idea|way|time|problem|end|only|just|even|yet|far|sure|very"
     r"|too|so|quite|to|be|been|all|a doubt|fear|trace|effort|parking|smoking|entry|entrance|exit"
     r"|stopping|standing|swimming|diving|fishing|trespassing|littering|loitering|turns?|left turn"
-    r"|right turn|u-turn|outlet|where|further|vacancy|signal|sound|audio|voice|music|words|\d+)\b",
+    r"|right turn|u-turn|outlet|where|further|vacancy|signal|sound|audio|voice|music|words|visible"
+    r"|seen|shown|before|previously|much|avail|\d+)\b",
     re.IGNORECASE,
 )
 _WRITING = re.compile(
@@ -190,7 +191,8 @@ _PHRASE_END = re.compile(
     # "3.5" and "10:30" go on.
     r"\s*(?:[;!?()]|[,:](?!\d)|\.(?!\w))|\s+(?:but|while|then|who|which|that|because|is|are|was|were|\w+ing)\b"
     r"|\s+(?:and|or)(?=\s+(?:with|no|not|without|nobody|\w+ing)\b)"
-    rf"|\s+(?:{_PREPOSITIONS})(?=\s+\w)",
+    # "no shoes on is" is about shoes.
+    rf"|\s+(?:{_PREPOSITIONS})(?=\s+\w)(?!\s+(?:is|are|was|were|\w+ing)\b)",
     re.IGNORECASE,
 )
 """End of what a negation excludes; not before the second word."""
@@ -198,7 +200,10 @@ _OTHER_THING = re.compile(
     r"\s+and(?=\s+(?:a|an|the|some|many|several|one|two|three)\s+\w)", re.IGNORECASE
 )
 """Another end after a word without an article: "no people and a boat", but "a hat and a coat"."""
-_LEADING = "but and or with there that who which where is are was were has have having"
+_LEADING = (
+    "but and or with there that who which where is are was were has have having wearing for to if "
+    "about whether"
+)
 """Words that lead to a negation, and mean nothing without it."""
 _SUBJECTS = "it he she they it's he's she's they're there's that's"
 """Words that say nothing about frames if nothing else is left: "it's not raining"."""
@@ -208,6 +213,9 @@ _FIRST_WORD = re.compile(
     rf"\s*(?:(?:any|the|a|an|other|more)\s+)?[\w'\u2019]+(?:(?<=ing)\s+(?:{_PREPOSITIONS})\b)?",
     re.IGNORECASE,
 )
+_VERB = re.compile(r"(?<!\bfew)\s+(?=[a-z]+[^'\u2019\Wsui]s\b)", re.IGNORECASE)
+"""Another end after a word with "a": "without a shirt plays", but "no street lights"."""
+_PREDICATE = re.compile(r"(?:is|are|was|were|can|could|has|have)\b", re.IGNORECASE)
 _BACKWARD = re.compile(rf"(?:{_PREPOSITIONS})\s+(?:it|them|him|her|there)(?:\s+|$)", re.IGNORECASE)
 """Reference to what is left: "a beach with nobody on it"."""
 _EDGES = " ,;:.!?()-"
@@ -224,16 +232,7 @@ def find_negation(text: str) -> Negation | None:
         return None
     word, negatives, rest = "", list[str](), text
     while len(negatives) < MAX_NEGATIVES and (match := _search_negation(rest)) is not None:
-        first = _FIRST_WORD.match(rest, match.end())
-        # A preposition right after the negation belongs to what is excluded: "not at night".
-        position = match.end() if first is None else first.end()
-        end = _PHRASE_END.search(rest, match.end() if match["nobody"] else position)
-        if match["nobody"] and end and end.start() < position:
-            end = _PHRASE_END.search(rest, position) if end[0].endswith("ing") else end
-        stop = end.start() if end else len(rest)
-        other = _OTHER_THING.search(rest, match.end(), stop + 1)
-        if other and not _ARTICLE.match(rest[match.end() :].lstrip()):
-            stop = other.start()
+        stop, is_other = _end_of_excluded(rest, match)
         phrase = rest[match.end() : stop].strip(_EDGES)
         article = _ARTICLE.match(phrase)
         phrase = phrase[article.end() :] if article else phrase
@@ -243,13 +242,33 @@ def find_negation(text: str) -> Negation | None:
         backward = _BACKWARD.match(tail)
         tail = tail[backward.end() :] if backward else tail
         first_part = _trim(rest[: match.start()])
-        is_other = other is not None and other.start() == stop and first_part
-        if not is_other and tail.lower().startswith(("but ", "and ", "or ")):
+        if not first_part and _PREDICATE.match(tail):
+            # "no dogs are on a beach": the rest says something about what is excluded.
+            negatives[-1], tail = f"{negatives[-1]} {tail}".rstrip(_EDGES), ""
+        if not (is_other and first_part) and tail.lower().startswith(("but ", "and ", "or ")):
             tail = tail.partition(" ")[2]
         rest = f"{first_part} {tail}".strip()
     if not negatives:
         return None
     return Negation(word, _trim(rest), tuple(dict.fromkeys(negatives)))
+
+
+def _end_of_excluded(text: str, match: re.Match[str]) -> tuple[int, bool]:
+    """Return the end of what a negation excludes, and whether another thing follows."""
+    first = _FIRST_WORD.match(text, match.end())
+    # A preposition right after the negation belongs to what is excluded: "not at night".
+    position = match.end() if first is None else first.end()
+    end = _PHRASE_END.search(text, match.end() if match["nobody"] else position)
+    if match["nobody"] and end and end.start() < position:
+        end = _PHRASE_END.search(text, position) if end[0].endswith("ing") else end
+    stop = end.start() if end else len(text)
+    article = _ARTICLE.match(text[match.end() : stop].lstrip())
+    if article is None:
+        other = _OTHER_THING.search(text, position, stop + 1)
+        return (stop, False) if other is None else (other.start(), True)
+    is_one = article[0].lower().startswith(("a ", "an "))
+    has_verb = is_one and _VERB.match(text, position, stop) is not None
+    return (position if has_verb else stop), False
 
 
 def _search_negation(text: str) -> re.Match[str] | None:
