@@ -39,7 +39,7 @@ def examples(clip_id: str, engine: Engine, tmp_path: Path) -> list[str]:
     assert len(queries) == 11
     for name in ("pool.jpg", "my dog.jpg"):
         (tmp_path / name).write_bytes(engine.thumbnail(clip_id))
-    real = [query.replace("clip:3f2a91", f"clip:{clip_id}") for query in queries]
+    real = [query.replace("clip:3f9c-0", f"clip:{clip_id}") for query in queries]
     return [*real, real[-1].replace("July", "November")]
 
 
@@ -122,6 +122,19 @@ def test_objects_and_uploads_that_mean_nothing_are_refused(engine: Engine, clip_
             "steps"
         ]
         assert len(steps) == 2
+
+
+def test_a_clip_id_without_another_part_is_told(
+    demo: DemoStore, engine: Engine, clip_id: str
+) -> None:
+    alone = f"clip:{clip_id}"
+    notice = f"'{alone}' was read as a text: clip: needs another part beside it"
+    found = engine.search(alone, k=1)
+    assert notice in found.notice
+    assert engine.search(alone, k=1, literal=True).notice == ""
+    assert "was read as a text" not in engine.search(f'{alone} + "at night"', k=1).notice
+    stderr = CliRunner().invoke(app, ["search", "--store", str(demo.folder), alone]).stderr
+    assert f"find moments like this clip: --similar {clip_id}" in stderr
 
 
 def test_a_name_of_no_file_is_told_everywhere(

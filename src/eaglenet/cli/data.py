@@ -15,7 +15,7 @@ from eaglenet.cli.terminal import print_record
 from eaglenet.core.errors import UsageError
 from eaglenet.core.progress import show_progress
 from eaglenet.core.settings import check_choices, option, read_assignments, split_assignment
-from eaglenet.core.text import escape_lines, without_surrogates
+from eaglenet.core.text import escape_lines, pluralize, without_surrogates
 from eaglenet.research.names import refuse_unknown_names
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def features(
         )
     lines = [f"{source.num_texts:,} texts and {source.num_videos:,} videos in {output}"]
     if source.missing:
-        note = f"{len(source.missing):,} videos of the split are missing"
+        note = f"{pluralize(len(source.missing), 'video')} of the split not found"
         lines.append(f"{note}, first {source.missing[0]}")
     print_record({"output": str(output), **source.describe()}, as_json, *lines)
 

@@ -47,7 +47,7 @@ from eaglenet.core.object_storage import absolute_location, is_inside, is_object
 from eaglenet.core.platform import data_folder
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
-from eaglenet.search.grammar import AnyQuery, file_name_in, parse
+from eaglenet.search.grammar import AnyQuery, clip_id_in, file_name_in, parse
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.wording import negation_in
@@ -631,6 +631,9 @@ def _print_notice(query: AnyQuery, hits: HitList, options: SearchOptions) -> Non
         else:
             advice = f"; to rank such moments lower, write: {arguments}"
         notice = notice.replace(negation.hint, f"{negation.hint}{advice}", 1)
+    clip_id = clip_id_in(query)
+    if clip_id:
+        notice += f"; find moments like this clip: --similar {shell_quote(clip_id)}"
     name = file_name_in(query)
     # Unlike `Path.is_file`, this does not raise for a name that is too long.
     if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:

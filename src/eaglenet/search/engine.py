@@ -20,7 +20,7 @@ from eaglenet.core.text import pluralize
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
-from eaglenet.search.grammar import AnyQuery, file_name_in, parse
+from eaglenet.search.grammar import AnyQuery, clip_id_in, file_name_in, parse
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,
@@ -462,7 +462,13 @@ class Engine:
         return self.read(lambda view: filters.date_hint(view.files)) if filters else ""
 
     def file_name_notice(self, query: AnyQuery, options: SearchOptions) -> str:
-        """Return a notice if a text is the name of a file that is not indexed, else ``""``."""
+        """Return a notice if a text is a clip id or a file that is not indexed, else ``""``."""
+        clip_id = "" if options.literal else clip_id_in(query)
+        if clip_id:
+            return (
+                f"'clip:{clip_id:.40}' was read as a text: clip: needs another part beside it, "
+                f'as in clip:{clip_id:.40} + "at night"'
+            )
         name = "" if options.literal else file_name_in(query)
         filters = Filters(path=os.path.basename(name))  # Stored paths are absolute.
         if not name or self.read(lambda view: filters.matches(view.files).any()):

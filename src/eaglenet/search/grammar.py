@@ -131,6 +131,17 @@ def file_name_in(query: AnyQuery) -> str:
     return name if _is_file_name(name) else ""
 
 
+def clip_id_in(query: AnyQuery) -> str:
+    """Return the clip id of a plain text that is only ``clip:ID``, else ``""``.
+
+    >>> clip_id_in(Query("clip:3f9c-0")), clip_id_in(Query("clip: a fox"))
+    ('3f9c-0', '')
+    """
+    text = query.text if isinstance(query, Query) and query.text else ""
+    is_clip = _is_clip(text) and len(text.split()) == 1
+    return text[len("clip:") :] if is_clip else ""
+
+
 def parse(
     text: str,
     *,
@@ -192,9 +203,12 @@ def _tokenize(text: str, folder: Path | None) -> list[_Token]:
             continue
         weight = _WEIGHT.fullmatch(word)
         name = weight.group(2) if weight else word
-        is_clip = name.lower().startswith("clip:") and len(name) > len("clip:")
-        tokens.append(_Token(word, is_reference=is_clip or _is_file_name(name)))
+        tokens.append(_Token(word, is_reference=_is_clip(name) or _is_file_name(name)))
     return tokens
+
+
+def _is_clip(name: str) -> bool:
+    return name.lower().startswith("clip:") and len(name) > len("clip:")
 
 
 def _is_file_name(name: str) -> bool:

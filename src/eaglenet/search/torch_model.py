@@ -61,7 +61,9 @@ def load_model(name: str) -> Method:
     method = load(name)
     if method.tokenizer is None:
         raise ModelNotFoundError(
-            f"{name} has no tokenizer, so it cannot encode texts; save the model with a tokenizer"
+            f"{name} has no tokenizer, so it cannot encode texts; save the model with a tokenizer. "
+            "A head trained on stored features has none: to search with a head, train it with "
+            "--data folder --tower small-frozen"
         )
     check_method(method, name)
     return method

@@ -346,7 +346,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"cannot listen on {host} port {port}: {error}; choose another --host or --port"
+            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port"
         ) from error
     return listener

@@ -74,6 +74,18 @@ def test_quoted_captions_may_hold_commas_and_new_lines(tmp_path: Path) -> None:
     assert read_csv(path)[0][1]["sentence"] == "one, two\nthree"
 
 
+@pytest.mark.parametrize(("separator", "name"), [(";", "semicolons"), ("\t", "tabs")])
+def test_the_header_of_a_csv_file_shows_what_separates_its_columns(
+    tmp_path: Path, separator: str, name: str
+) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(f"video_id{separator}sentence\na{separator}one, two\n")
+    assert read_csv(path, ("video_id",)) == [(2, {"video_id": "a", "sentence": "one, two"})]
+    path.write_text(f"video_id{separator}sentence\na{separator}one{separator}two\n")
+    with pytest.raises(DatasetError, match=f"quote captions that contain {name}"):
+        read_csv(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [("a\nb\na\n", "'a' is listed more than once"), ("\n\n", "is empty")]
 )

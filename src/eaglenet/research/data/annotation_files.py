@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 LISTED_SUFFIXES = VIDEO_SUFFIXES | {".null", ".gif"}
 """Extensions in lists of videos; DiDeMo has .null, TGIF has .gif."""
 
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""Separators of columns in CSV files, in the order in which they are looked for in the header."""
+
 
 def read_bytes(path: Path) -> bytes:
     try:
@@ -84,8 +87,15 @@ def read_json_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
 
 
 def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[str, str]]]:
-    """Read a CSV as pairs of line number and row; its header must have ``columns``."""
-    reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
+    """Read a CSV as pairs of line number and row; its header must have ``columns``.
+
+    Columns are separated by the first of comma, semicolon and tab that the header contains:
+    spreadsheets write semicolons where the comma is the decimal mark.
+    """
+    text = read_text(path)
+    header_line = text.lstrip().partition("\n")[0]
+    delimiter = next((mark for mark in SEPARATORS if mark in header_line), ",")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     rows = []
     try:
         header = [name.strip() for name in reader.fieldnames or ()]
@@ -107,7 +117,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
             if None in row or any(value is None for value in row.values()):
                 raise DatasetError(
                     f"{path}: line {reader.line_num} does not have the {len(header)} columns of "
-                    "the header; quote captions that contain commas"
+                    f"the header; quote captions that contain {SEPARATORS[delimiter]}"
                 )
             rows.append((reader.line_num, row))
     except csv.Error as error:

@@ -150,12 +150,12 @@ class Split:
             return self
         ids = [video.video_id for video in self.videos if video.path is not None]
         logger.warning(
-            "%s %s: %d of %d videos present; %d files were not found, first %r",
+            "%s %s: %d of %d videos present; %s not found, first %r",
             self.dataset,
             self.name,
             len(ids),
             len(self),
-            len(self.missing),
+            pluralize(len(self.missing), "file"),
             self.missing[0].video_id,
         )
         if not ids:
