@@ -87,6 +87,7 @@ def with_attack(target: Target, name: str) -> Target:
 ACCESS: Access[Target, str] = Access(share=lambda target: share_file(target.path))
 
 
+@pytest.mark.usefixtures("real_hosts")
 def test_a_taken_over_worker_reaches_nothing(target: Target, missing: tuple[str, ...]) -> None:
     if missing:
         pytest.skip(f"this kernel does not confine: {missing}")
@@ -135,6 +136,7 @@ def test_the_attacks_work_where_nothing_confines(target: Target) -> None:
     assert {name: result for name, result in results.items() if result != "allowed"} == {}
 
 
+@pytest.mark.usefixtures("real_hosts")
 def test_a_worker_sees_no_secret(target: Target) -> None:
     (outcome,) = map_ahead(secrets_in_reach, [target], workers=1, access=ACCESS)
     assert isinstance(outcome, Success)
@@ -434,6 +436,7 @@ def status_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.usefixtures("real_hosts")
 def test_hosts_and_workers_have_no_privileges(missing: tuple[str, ...]) -> None:
     if missing:
         pytest.skip(f"this kernel does not confine: {missing}")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from loops import run_apart
 from PIL import Image
 from slow_decoding import read_slowly
 
+from eaglenet.cli.main import main
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.confidence import FEATURES, Calibration
@@ -32,7 +32,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.hits import HitList
 from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
-from processes import descendants
+from processes import descendants, start_piped, wait
 from subtitled import write_with_subtitles
 from synthetic_store import BagMethod
 
@@ -460,29 +460,26 @@ def test_standard_output_carries_nothing_but_the_protocol(
     lines.insert(3, "\x00\xff\u2028")
     lines.insert(4, '{"jsonrpc": "1.0", "id": 7}')
     lines.insert(5, "[" * 5000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eaglenet", "-v", "mcp", "--store", str(demo.folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n".join(lines) + "\n")
-    process.stdin.flush()
-    answers = [json.loads(process.stdout.readline())]
-    while answers[-1].get("id") != 2:
-        answers.append(json.loads(process.stdout.readline()))
-    began = time.monotonic()
-    if is_interrupted:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert process.stderr is not None
-        assert process.stderr.read().endswith("interrupted\n")
-    rest, _ = process.communicate(timeout=60)
-    assert rest == ""
-    assert process.returncode == (130 if is_interrupted else 0)
+
+    def serve() -> None:
+        sys.argv = ["eaglenet", "-v", "mcp", "--store", str(demo.folder)]
+        main()
+
+    process = start_piped(serve)
+    with process.stdin, process.stdout, process.stderr:
+        process.stdin.write("\n".join(lines) + "\n")
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline())]
+        while answers[-1].get("id") != 2:
+            answers.append(json.loads(process.stdout.readline()))
+        began = time.monotonic()
+        if is_interrupted:
+            os.kill(process.pid, signal.SIGINT)
+            assert process.stderr.read().endswith("interrupted\n")
+        else:
+            process.stdin.close()
+        assert process.stdout.read() == ""
+        assert wait(process.pid) == (130 if is_interrupted else 0)
     assert time.monotonic() - began < 50
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     refusals = [answer for answer in answers if answer.get("id", 0) is None]
