@@ -302,7 +302,7 @@ def test_a_hub_that_never_answers_is_reported(
         if has_front_page:
             server = ThreadingHTTPServer(("127.0.0.1", 0), FrontPageAlone)
             server.daemon_threads, server.block_on_close = True, False
-            threading.Thread(target=server.serve_forever, daemon=True).start()
+            threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
             stack.callback(server.shutdown)
             address = f"http://127.0.0.1:{server.server_address[1]}"
         begun = time.monotonic()

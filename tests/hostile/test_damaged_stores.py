@@ -236,7 +236,7 @@ def test_random_damage_is_harmless_or_has_a_way_back(
     intact: Path, bag: BagMethod, expected: list[object], tmp_path: Path
 ) -> None:
     assert len(expected) > 20
-    outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(6)]
+    outcomes = [trial(intact, tmp_path, bag, seed, expected) for seed in range(4)]
     assert "search" in outcomes
     assert len(set(outcomes)) > 1
 
