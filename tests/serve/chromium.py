@@ -28,10 +28,6 @@ FLAGS = [
     "--disable-extensions",
     "--disable-dev-shm-usage",
     "--no-first-run",
-    "--in-process-gpu",
-    "--disable-site-isolation-trials",
-    "--renderer-process-limit=1",
-    "--disable-features=Translate,BackForwardCache,MediaRouter,OptimizationHints,SpareRendererForSitePerProcess,IsolateOrigins,site-per-process",
     "--metrics-recording-only",
     "--autoplay-policy=no-user-gesture-required",
 ]
