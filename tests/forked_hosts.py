@@ -98,6 +98,7 @@ class Template:
 
     def close(self) -> None:
         self._connection.close()
+        self._process.kill()
         self._process.join()
 
 
