@@ -268,7 +268,7 @@ def test_a_hub_that_refuses_is_reported_at_once(films: Path, tmp_path: Path) -> 
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
     begun = time.monotonic()
     code, printed = run_index(films, tmp_path / "store", address, tmp_path / "home")
-    assert code == 1
+    assert code == 4
     assert "cannot be reached" in printed
     assert "--model small" in printed
     assert time.monotonic() - begun < 60
