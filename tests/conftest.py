@@ -126,6 +126,31 @@ def one_meaning_encoder() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_hosts() -> Iterator[None]:
+    """Hosts of decoders are forked from one process on Linux, unless a test uses `real_hosts`."""
+    if sys.platform != "linux":
+        yield
+        return
+    from eaglenet.video import worker
+    from forked_hosts import Template
+
+    template = Template()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "start_child", template.start)
+        yield
+    template.close()
+
+
+@pytest.fixture
+def real_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts of decoders are new interpreters, as in the product."""
+    from eaglenet.core.process import start_child
+    from eaglenet.video import worker
+
+    monkeypatch.setattr(worker, "start_child", start_child)
+
+
 @pytest.fixture
 def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Videos of a dataset are decoded in this process: workers take two seconds each to start."""

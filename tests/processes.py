@@ -1,6 +1,7 @@
 """Real processes for tests: forked, so that they need no second import of everything."""
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -8,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
 import torch
@@ -32,7 +34,7 @@ def start(function: Callable[[], None], **environment: str) -> int:
         os._exit(code)
 
 
-def start_printing(function: Callable[[], None]) -> tuple[int, TextIO]:
+def start_printing(function: Callable[[], None], **environment: str) -> tuple[int, TextIO]:
     """Fork a child; gives its process id, and what it prints to either stream."""
     reader, writer = os.pipe()
 
@@ -42,9 +44,44 @@ def start_printing(function: Callable[[], None]) -> tuple[int, TextIO]:
         sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         function()
 
-    child = start(printing)
+    child = start(printing, **environment)
     os.close(writer)
     return child, open(reader)
+
+
+@dataclass(frozen=True)
+class Piped:
+    """A child and the other ends of its standard streams."""
+
+    pid: int
+    stdin: TextIO
+    stdout: TextIO
+    stderr: TextIO
+
+
+def start_piped(function: Callable[[], None]) -> Piped:
+    """Fork a child whose standard streams are pipes."""
+    (own_in, stdin), (stdout, own_out), (stderr, own_err) = pipes = [os.pipe() for _ in range(3)]
+
+    def work() -> None:
+        for number, own in enumerate((own_in, own_out, own_err)):
+            os.dup2(own, number)
+        for descriptor in itertools.chain(*pipes):
+            os.close(descriptor)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        function()
+
+    child = start(work)
+    for descriptor in (own_in, own_out, own_err):
+        os.close(descriptor)
+    return Piped(
+        child,
+        open(stdin, "w", encoding="utf-8"),
+        open(stdout, encoding="utf-8"),
+        open(stderr, encoding="utf-8"),
+    )
 
 
 def wait(child: int) -> int:

@@ -134,7 +134,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[GoogleStandIn]]:
     pytest.importorskip("obstore")
     handler = type("Handler", (GoogleStandIn,), {"objects": {}, "lock": threading.Lock()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     account = {
         "gcs_base_url": f"http://127.0.0.1:{server.server_port}",
         "disable_oauth": True,

@@ -35,6 +35,7 @@ from eaglenet.store.records import LineQuery
 from eaglenet.store.store import LocalStore
 from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder
 from eaglenet.video.input_file import CHANGED
+from processes import kill, start, wait
 from small_videos import colour_video
 from stand_in_chat import image_of, serve_chat
 from synthetic_store import BagMethod
@@ -87,19 +88,17 @@ def test_a_folder_that_becomes_a_link_is_not_read(folders: tuple[Path, Path]) ->
 
 
 def test_links_that_change_all_the_time_leak_nothing(folders: tuple[Path, Path]) -> None:
-    """A thread exchanges the folder and a link to the secret one while files are inspected."""
+    """A process exchanges the folder and a link to the secret one while files are inspected."""
     indexed, secret = folders
     (indexed / "link").symlink_to(secret)
-    over = threading.Event()
 
     def exchange() -> None:
-        while not over.is_set():
+        while True:
             for first, second in (("sub", "aside"), ("link", "sub"), ("sub", "link")):
                 (indexed / first).rename(indexed / second)
             (indexed / "aside").rename(indexed / "sub")
 
-    thread = threading.Thread(target=exchange)
-    thread.start()
+    child = start(exchange)
     try:
         windows = 0
         for _ in range(2):
@@ -109,8 +108,8 @@ def test_links_that_change_all_the_time_leak_nothing(folders: tuple[Path, Path])
             for inspection in inspect_ahead(files, SPLITTING, frozenset(), workers=1):
                 windows += len(inspection.windows)
     finally:
-        over.set()
-        thread.join()
+        kill(child)
+        wait(child)
     # The file of the folder itself is not a video: only the secret one has clips.
     assert windows == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from takeover import LIES, hear_elsewhere, inspect_with_lies, see_elsewhere
+from takeover import LIES, MAX_CLIPS, hear_elsewhere, inspect_with_lies, see_elsewhere
 from test_videos import small_video
 
 from eaglenet.core.frame_spec import Splitting
@@ -34,6 +34,7 @@ def test_lies_fail_their_own_file_only(tmp_path: Path, monkeypatch: pytest.Monke
     for number, name in enumerate([*LIES, f"copy of {content}"]):
         small_video(videos / f"{name}.mp4", frames=20 + number)
     monkeypatch.setattr(inspection, "inspect", inspect_with_lies)
+    monkeypatch.setattr(inspection, "MAX_CLIPS", MAX_CLIPS)
     options = IndexOptions(splitting=Splitting(), workers=1, precision="fp32")
     began = time.monotonic()
     for _ in range(2):  # The second run finds what the first one stored.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,8 +184,10 @@ def test_hidden_requests_are_not_answered(server: str, cluster: Cluster) -> None
     """A request with two ends is refused or read with all that follows; none is answered twice."""
     before = cluster.search()
     address = cluster.front if server == "front" else cluster.shard
-    for name, request in attacks(*SERVERS[server]).items():
-        answer = exchange(address, request)
+    requests = attacks(*SERVERS[server])
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(functools.partial(exchange, address), requests.values()))
+    for name, answer in zip(requests, answers, strict=True):
         statuses = re.findall(rb"HTTP/1\.[01] (\d{3})", answer)
         assert len(statuses) <= 1, (name, answer)
         assert not statuses or statuses[0][:1] == b"4" or statuses[0] == b"501", (name, answer)

@@ -25,7 +25,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     colour_video(videos / f"{EVIL}.mp4", ["red", "green"])
     save_small_model(folder / "model")
     arguments = ["index", str(videos), "--store", str(folder / "store")]
-    result = runner.invoke(app, [*arguments, "--model", str(folder / "model")])
+    result = runner.invoke(app, [*arguments, "--model", str(folder / "model"), "--workers", "0"])
     assert result.exit_code == 0, result.output
     assert_harmless(result.output)
     return folder
@@ -54,7 +54,7 @@ def test_names_in_a_list_of_tags_are_shown_as_letters(world: Path) -> None:
     tags.write_text(f'path,tags\n"{EVIL}.avi",sky\n')
     videos = next(world.glob("folder*"))
     arguments = ["index", str(videos), "--store", str(world / "store"), "--tags", str(tags)]
-    result = runner.invoke(app, [*arguments, "--model", str(world / "model")])
+    result = runner.invoke(app, [*arguments, "--model", str(world / "model"), "--workers", "0"])
     assert SHOWN in result.output
     assert_harmless(result.output)
 

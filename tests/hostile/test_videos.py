@@ -219,6 +219,7 @@ def test_files_without_a_videos_name_are_told_by_their_first_bytes(tmp_path: Pat
     assert not looks_like_video(tmp_path / "text")
 
 
+@pytest.mark.usefixtures("real_hosts")
 def test_bad_files_among_good_ones_cost_themselves(tmp_path: Path) -> None:
     """Through the whole indexer, in processes: every good file is found afterwards."""
     folder = tmp_path / "videos"

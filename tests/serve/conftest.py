@@ -1,5 +1,6 @@
 """One small store, its service and a client of it, for all tests of the service."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,10 +44,22 @@ def clip_id(engine: Engine) -> str:
     return engine.search("red", k=1)[0].clip_id
 
 
+@pytest.fixture(scope="session")
+def made_once(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, DemoStore]:
+    """A copy of everything in a store's folder, and the store."""
+    folder = tmp_path_factory.mktemp("own")
+    made = make_demo_store(folder / "demo", world)
+    shutil.copytree(folder / "demo", folder / "copy")
+    return folder / "copy", made
+
+
 @pytest.fixture
-def own_demo(world: Path, tmp_path: Path) -> DemoStore:
-    """For tests that change files."""
-    return make_demo_store(tmp_path, world)
+def own_demo(made_once: tuple[Path, DemoStore]) -> DemoStore:
+    """For tests that change files: as it was when it was made, in the same folder."""
+    copy, made = made_once
+    shutil.rmtree(made.folder.parent)
+    shutil.copytree(copy, made.folder.parent)
+    return made
 
 
 @pytest.fixture(scope="session")

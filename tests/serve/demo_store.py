@@ -40,7 +40,7 @@ def make_demo_store(base: Path, world: Path) -> DemoStore:
     """A store under ``base`` of copies of the scenes in ``world``, which are rendered only once."""
     split = render_world(world, "test", SCENES, workers=2)
     videos = base / "videos"
-    videos.mkdir()
+    videos.mkdir(parents=True)
     for number, record in enumerate(split.videos):
         assert record.path is not None
         folder = videos / ("beach" if number % 2 else "town")

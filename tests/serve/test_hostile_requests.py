@@ -92,7 +92,7 @@ def encoded(body: object) -> bytes:
     return json.dumps(body).encode()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(texts, parameters, bodies, paths)
 def test_made_up_requests_get_documented_answers(
     busy: TestClient, query: str, options: dict[str, object], body: object, path: str
@@ -185,7 +185,7 @@ def test_every_operation_is_explored(document: BaseSchema) -> None:
 def test_the_openapi_document_tells_the_truth(
     document: BaseSchema, method: str, path: str, mode: GenerationMode, clip_id: str
 ) -> None:
-    explore(document, method, path, mode, clip_id, examples=6)
+    explore(document, method, path, mode, clip_id, examples=4)
 
 
 @pytest.mark.slow

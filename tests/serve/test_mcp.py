@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from loops import run_apart
 from PIL import Image
 from slow_decoding import read_slowly
 
+from eaglenet.cli.main import main
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.confidence import FEATURES, Calibration
@@ -32,7 +32,7 @@ from eaglenet.search.engine import Engine
 from eaglenet.search.hits import HitList
 from eaglenet.serve.app import run
 from eaglenet.serve.settings import Settings
-from processes import descendants
+from processes import descendants, start_piped, wait
 from subtitled import write_with_subtitles
 from synthetic_store import BagMethod
 
@@ -374,6 +374,18 @@ def test_without_the_option_there_is_no_such_address(engine: Engine) -> None:
         assert client.post("/mcp", json={}).status_code == 404
 
 
+async def cancel_at_work(client: Client, before: set[int], tool: str, **arguments: Any) -> None:
+    """Cancel a call while its process runs, and wait until no process is left."""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, tool, arguments)
+            while not set(descendants(os.getpid())) - before:
+                await anyio.sleep(0.02)
+            tasks.cancel_scope.cancel()
+        while set(descendants(os.getpid())) - before:
+            await anyio.sleep(0.02)
+
+
 def test_a_cancelled_call_ends_its_process_and_leaves_no_file(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,15 +398,10 @@ def test_a_cancelled_call_ends_its_process_and_leaves_no_file(
     before = set(descendants(os.getpid()))
 
     async def work(client: Client) -> None:
-        with anyio.move_on_after(1.0) as scope:
-            await client.call_tool("save_clip", {"clip_id": clip_id, "start": 0, "end": 1})
-        assert scope.cancelled_caught
-        for _ in range(1200):
-            if not set(descendants(os.getpid())) - before and not os.listdir(tmp_path):
-                break
-            await anyio.sleep(0.05)
-        assert not os.listdir(tmp_path)
-        assert not set(descendants(os.getpid())) - before
+        await cancel_at_work(client, before, "save_clip", clip_id=clip_id, start=0, end=1)
+        with anyio.fail_after(60):
+            while os.listdir(tmp_path):
+                await anyio.sleep(0.02)
         assert (await call(client, "store_status"))["files"] == 11
 
     with service(engine, token=TOKEN, save_folder=tmp_path) as url:
@@ -408,14 +415,7 @@ def test_looking_is_cancelled_with_its_decoder(
     monkeypatch.setattr("eaglenet.serve.readers.read_frame_images", read_slowly)
 
     async def work(client: Client) -> None:
-        with anyio.move_on_after(1.0) as scope:
-            await client.call_tool("look", {"clip_id": clip_id})
-        assert scope.cancelled_caught
-        for _ in range(1200):
-            if not set(descendants(os.getpid())) - before:
-                break
-            await anyio.sleep(0.05)
-        assert not set(descendants(os.getpid())) - before
+        await cancel_at_work(client, before, "look", clip_id=clip_id)
         monkeypatch.undo()
         assert len(await call(client, "look", clip_id=clip_id, frames=1)) == 2
 
@@ -460,29 +460,26 @@ def test_standard_output_carries_nothing_but_the_protocol(
     lines.insert(3, "\x00\xff\u2028")
     lines.insert(4, '{"jsonrpc": "1.0", "id": 7}')
     lines.insert(5, "[" * 5000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eaglenet", "-v", "mcp", "--store", str(demo.folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n".join(lines) + "\n")
-    process.stdin.flush()
-    answers = [json.loads(process.stdout.readline())]
-    while answers[-1].get("id") != 2:
-        answers.append(json.loads(process.stdout.readline()))
-    began = time.monotonic()
-    if is_interrupted:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-        assert process.stderr is not None
-        assert process.stderr.read().endswith("interrupted\n")
-    rest, _ = process.communicate(timeout=60)
-    assert rest == ""
-    assert process.returncode == (130 if is_interrupted else 0)
+
+    def serve() -> None:
+        sys.argv = ["eaglenet", "-v", "mcp", "--store", str(demo.folder)]
+        main()
+
+    process = start_piped(serve)
+    with process.stdin, process.stdout, process.stderr:
+        process.stdin.write("\n".join(lines) + "\n")
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline())]
+        while answers[-1].get("id") != 2:
+            answers.append(json.loads(process.stdout.readline()))
+        began = time.monotonic()
+        if is_interrupted:
+            os.kill(process.pid, signal.SIGINT)
+            assert process.stderr.read().endswith("interrupted\n")
+        else:
+            process.stdin.close()
+        assert process.stdout.read() == ""
+        assert wait(process.pid) == (130 if is_interrupted else 0)
     assert time.monotonic() - began < 50
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     refusals = [answer for answer in answers if answer.get("id", 0) is None]

@@ -15,8 +15,9 @@ from eaglenet.video.sampling import Window
 from eaglenet.video.source import open_video
 
 SPEC = FrameSpec(num_frames=5, size=64)
-FRAMES = 25 * 48
-WINDOWS = [(start, start + 5.0) for start in range(0, 48, 4)]
+FRAMES = 25 * 24
+WINDOWS = [(start, start + 2.5) for start in range(0, 24, 2)]
+"""Of which each overlaps the next by half a second."""
 
 
 def write_damaged(film: Path, target: Path) -> Path:

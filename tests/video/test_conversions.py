@@ -16,6 +16,7 @@ from av.video.reformatter import VideoReformatter
 
 from eaglenet.video import pixels
 from eaglenet.video.pixels import ACCURATE, SCALING, Orientation, Pixels, to_short_side, to_square
+from sampling import one_in
 
 FORMATS = [
     *("yuv420p", "yuvj420p", "yuv422p", "yuv444p", "nv12", "gray", "rgb24", "bgra", "gbrp"),
@@ -76,7 +77,7 @@ def assert_close(actual: Pixels, expected: Pixels) -> None:
     assert difference.max() <= 2, f"columns {np.unique(np.nonzero(difference > 2)[2])}"
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", one_in(2, FORMATS))
 def test_frames_that_keep_their_size(name: str) -> None:
     for width in range(16, 65):
         frame = make_frame(width, 72, name)
@@ -84,7 +85,7 @@ def test_frames_that_keep_their_size(name: str) -> None:
         assert_close(convert(frame, width, size), reference(frame, *size))
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", one_in(2, FORMATS))
 @pytest.mark.parametrize(("width", "height"), COMMON_SIZES)
 def test_common_sizes(name: str, width: int, height: int) -> None:
     frame = make_frame(width, height, name)
@@ -92,7 +93,7 @@ def test_common_sizes(name: str, width: int, height: int) -> None:
     assert_close(convert(frame, min(width, height), (width, height)), expected)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", one_in(2, FORMATS))
 def test_scaled_and_cropped_frames(name: str) -> None:
     for width in range(16, 65, 3):
         for height, size in ((40, 24), (90, 56)):

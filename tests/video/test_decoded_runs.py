@@ -24,7 +24,7 @@ FILMS: dict[str, dict[str, Any]] = {
     "mpeg4 in order.avi": {"code": "mpeg4", "options": {"bf": "0"}, "with_audio": True},
     "bare.h264": {},
 }
-OVERLAPPING = [(start, start + 7.0) for start in range(0, 48, 4)]
+OVERLAPPING = [(start, start + 3.5) for start in range(0, 24, 2)]
 """Each piece of two begins before the last frame of the one before it."""
 REORDERED = ("h264.avi", "mpeg4.avi")
 
@@ -70,7 +70,7 @@ def test_continued_run_equals_decoding_from_the_start(
     path = tmp_path / name
     path.write_bytes(DAMAGES[damage](bytearray(films[name].read_bytes())))
     shuffled_windows = random.Random(1).sample(WINDOWS, len(WINDOWS))
-    apart = [(start, start + 1.5) for start in range(0, 48, 2)]
+    apart = [(start, start + 0.75) for start in range(24)]
     for orders in ([OVERLAPPING], [WINDOWS, WINDOWS[::-1], shuffled_windows], [apart, apart[::3]]):
         expected = decode_in_chunks(
             path, keep_open=False, windows=orders[0], at_once=len(orders[0])

@@ -63,11 +63,6 @@ def child_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-c", _BOOT, json.dumps(module_path()), module, *arguments]
 
 
-def child_environment() -> dict[str, str]:
-    """Return this process's environment, with ``PYTHONSAFEPATH`` for children and theirs."""
-    return {**os.environ, "PYTHONSAFEPATH": "1"}
-
-
 SAFE_VARIABLES = frozenset(
     {"LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"}
     # Windows finds its libraries with these.
@@ -174,7 +169,7 @@ def start_child(
     try:
         command = child_command(__name__, str(theirs.fileno()))
         if environment is None:
-            environment = child_environment()
+            environment = {**os.environ, "PYTHONSAFEPATH": "1"}
         with blocked_interrupts():
             process = ChildProcess(command, [theirs.fileno()], environment)
     except BaseException:
