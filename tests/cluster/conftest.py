@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglenet.cluster import bucket
-from object_storage import Gate, start_storage
+from object_storage import Gate, MemoryGate
 from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
@@ -26,11 +26,9 @@ def bag() -> BagMethod:
 def storage() -> Iterator[Gate]:
     """Object storage behind a gate that can fail."""
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    server, gate = start_storage()
+    gate = MemoryGate().open()
     yield gate
     gate.close()
-    server.stop()
 
 
 @pytest.fixture
