@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import processes
 from eaglenet.core import platform
 from eaglenet.core.errors import shell_quote
 from eaglenet.core.object_storage import is_inside, is_object_url, select_inside
@@ -106,17 +107,9 @@ def test_process_ends_with_its_parent(is_prctl_hidden: bool) -> None:
     child.process.kill()
     child.process.join()
     deadline = time.monotonic() + 20
-    while is_running(grandchild):
+    while processes.is_running(grandchild):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_kill_process_ignores_one_that_has_ended() -> None:

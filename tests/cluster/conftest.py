@@ -11,15 +11,8 @@ import pytest
 
 from eaglenet.cluster import bucket
 from object_storage import Gate, MemoryGate
-from synthetic_store import BagMethod
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-
-@pytest.fixture(scope="session")
-def bag() -> BagMethod:
-    """A method whose texts and videos are bags of words."""
-    return BagMethod()
 
 
 @pytest.fixture(scope="session")
