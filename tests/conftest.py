@@ -151,6 +151,14 @@ def real_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "start_child", start_child)
 
 
+@pytest.fixture(scope="session")
+def bag() -> Any:
+    """A method whose texts and videos are bags of words."""
+    from synthetic_store import BagMethod
+
+    return BagMethod()
+
+
 @pytest.fixture
 def decoded_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Videos of a dataset are decoded in this process: workers take two seconds each to start."""

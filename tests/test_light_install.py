@@ -59,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "1\n00:00:00,500 --> 00:00:02,000\nWe walked to the lighthouse.\n"
     )
     places = [folder / "videos", "--store", folder / "store"]
-    done = run(ABSENT, "index", *places, "--precision", "fp32")
+    done = run(ABSENT, "index", *places, "--precision", "fp32", "--workers", "1")
     assert done.returncode == 0, done.stderr
     return folder / "store"
 

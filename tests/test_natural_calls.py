@@ -197,12 +197,13 @@ def test_index_shows_progress_in_a_terminal_unless_told_not_to(
 
 
 def test_a_plain_script_indexes_without_a_main_guard(files: list[Path], tmp_path: Path) -> None:
-    """Decoding processes do not run the script again."""
+    """Decoding processes do not run the script again. Without torch, which takes seconds."""
     script = tmp_path / "script.py"
     script.write_text(
         "import eaglenet, sys\n"
         "print('begun')\n"
-        "print(eaglenet.index(sys.argv[1], sys.argv[2], 'demo', workers=1).indexed)\n"
+        "options = {'device': 'cpu', 'precision': 'fp32', 'workers': 1}\n"
+        "print(eaglenet.index(sys.argv[1], sys.argv[2], 'small', **options).indexed)\n"
     )
     ended = subprocess.run(
         [sys.executable, script, files[0], tmp_path / "store"],

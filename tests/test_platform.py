@@ -6,16 +6,15 @@ import json
 import ntpath
 import os
 import posixpath
-import resource
 import signal
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
+import processes
 from eaglenet.core import platform
 from eaglenet.core.errors import shell_quote
 from eaglenet.core.object_storage import is_inside, is_object_url, select_inside
@@ -23,7 +22,16 @@ from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
 from eaglenet.search.options import path_matcher
 from eaglenet.video.decoding import write_video
+from platform_children import (
+    SlowArgument,
+    burn,
+    limit_under_limits,
+    start_allocating,
+    start_grandchild,
+    tell_handler,
+)
 from sampling import one_in
+from small_model import save_small_model
 
 TESTS = Path(__file__).parent
 
@@ -50,17 +58,17 @@ def run_hidden(level: str, log: Path, *arguments: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("level", one_in(2, ["bare", "macos"]))
+@pytest.mark.parametrize(
+    ("level", "needs_torch"), one_in(3, [("bare", False), ("bare", True), ("macos", True)])
+)
 def test_indexes_and_searches_without_features_of_linux(
-    level: str, videos: Path, tmp_path: Path
+    level: str, needs_torch: bool, videos: Path, tmp_path: Path
 ) -> None:
-    from small_model import (
-        save_small_model,
-    )  # Children import this module, which therefore does not import torch.
-
-    model = save_small_model(tmp_path / "model")
+    options = ["--device", "cpu", "--precision", "fp32", "--workers", "1"]
+    if needs_torch:
+        options = ["--model", str(save_small_model(tmp_path / "model"))]
     store, log = tmp_path / "store", tmp_path / "log"
-    run_hidden(level, log, "index", str(videos), "--store", str(store), "--model", str(model))
+    run_hidden(level, log, "index", str(videos), "--store", str(store), *options)
     assert len(log.read_text().split()) > 1, "the features were hidden in no worker"
     answer = json.loads(run_hidden(level, log, "search", "red", "--store", str(store), "--json"))
     paths = {Path(hit["path"]).name for hit in answer["hits"]}
@@ -70,48 +78,11 @@ def test_indexes_and_searches_without_features_of_linux(
     assert len(names) == len(set(names))
 
 
-def start_allocating(connection: Connection, is_proc_hidden: bool) -> None:
-    """Allocate in a child of this small process; send its message and exit code.
-
-    A process inherits the peak memory of its parent: gigabytes after many tests.
-    """
-    child = start_child(allocate, is_proc_hidden)
-    is_limited = child.connection.recv()
-    child.process.join(60)
-    connection.send((is_limited, child.process.exitcode))
-
-
-def allocate(connection: Connection, is_proc_hidden: bool) -> None:
-    """Allocate more than the limit."""
-    if is_proc_hidden:
-        platform.PROC = Path("/missing")
-    connection.send(platform.limit_memory(2**26))
-    try:
-        blocks = []
-        for _ in range(64 + platform._peak_resident_bytes(resource) // 2**23):
-            blocks.append(bytearray(os.urandom(2**12) * 2**11))
-            time.sleep(0.01)
-        time.sleep(60)  # A watchdog looks now and then.
-    except MemoryError:
-        os._exit(7)
-
-
 @pytest.mark.parametrize(("is_proc_hidden", "code"), [(False, 7), (True, 120)])
 def test_memory_is_limited(is_proc_hidden: bool, code: int) -> None:
     child = start_child(start_allocating, is_proc_hidden)
     assert child.connection.recv() == (True, code)
     child.process.join(60)
-
-
-def limit_under_limits(connection: Connection) -> None:
-    """As after ``ulimit -v`` and ``ulimit -d``, a lower limit cannot be raised."""
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        resource.setrlimit(kind, (2**32, 2**32))
-    os.setresuid(65534, 65534, 65534) if os.getuid() == 0 else None
-    platform.limit_memory(2**33)
-    connection.send(
-        [resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
-    )
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
@@ -121,33 +92,11 @@ def test_lower_limits_stay() -> None:
     child.process.join(60)
 
 
-def burn(connection: Connection) -> None:
-    platform._import_resource = lambda: None  # type: ignore[assignment]
-    platform.limit_process(cpu_seconds=int(time.process_time()) + 2)
-    connection.send(platform.limit_memory(2**20))
-    while True:
-        pass
-
-
 def test_cpu_time_is_limited_without_resource() -> None:
     child = start_child(burn)
     assert child.connection.recv() is False  # No memory limit there.
     child.process.join(600)
     assert child.process.exitcode == platform.WATCHDOG_EXIT_CODE
-
-
-def start_grandchild(connection: Connection, is_prctl_hidden: bool) -> None:
-    child = start_child(wait_forever, os.getpid(), is_prctl_hidden)
-    connection.send(child.connection.recv())
-    connection.recv()
-
-
-def wait_forever(connection: Connection, parent: int, is_prctl_hidden: bool) -> None:
-    if is_prctl_hidden:
-        platform._libc_function = lambda name: None  # type: ignore[assignment]
-    platform.exit_with_parent(parent)
-    connection.send(os.getpid())
-    time.sleep(600)
 
 
 @pytest.mark.parametrize("is_prctl_hidden", [False, True])
@@ -158,17 +107,9 @@ def test_process_ends_with_its_parent(is_prctl_hidden: bool) -> None:
     child.process.kill()
     child.process.join()
     deadline = time.monotonic() + 20
-    while is_running(grandchild):
+    while processes.is_running(grandchild):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def test_kill_process_ignores_one_that_has_ended() -> None:
@@ -297,20 +238,6 @@ def test_path_filters_match_windows_paths(pattern: str) -> None:
     assert matches(r"C:\Videos\Trip\a.mp4")
     assert not matches(r"C:\Videos\Other\a.mkv")
     assert matches(r"\\server\share\Videos\Trip\b.mp4")
-
-
-class SlowArgument:
-    """Waits in unpickling until a FIFO is opened for writing, like the import of a large module."""
-
-    def __init__(self, fifo: Path) -> None:
-        self.fifo = fifo
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return open, (str(self.fifo),)
-
-
-def tell_handler(connection: Connection, _argument: object) -> None:
-    connection.send(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")

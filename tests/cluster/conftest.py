@@ -10,27 +10,18 @@ from typing import Any
 import pytest
 
 from eaglenet.cluster import bucket
-from object_storage import Gate, start_storage
-from synthetic_store import BagMethod
+from object_storage import Gate, MemoryGate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
-
-
-@pytest.fixture(scope="session")
-def bag() -> BagMethod:
-    """A method whose texts and videos are bags of words."""
-    return BagMethod()
 
 
 @pytest.fixture(scope="session")
 def storage() -> Iterator[Gate]:
     """Object storage behind a gate that can fail."""
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    server, gate = start_storage()
+    gate = MemoryGate().open()
     yield gate
     gate.close()
-    server.stop()
 
 
 @pytest.fixture

@@ -325,7 +325,7 @@ def test_one_writer_at_a_time_and_a_dead_one_is_replaced(
         second.require()
         # Taken over, as after a pause of this process that was too long.
         folder.write(lease.LEASE, b'{"holder": "process 2 on another", "nonce": "y"}')
-        time.sleep(1.0)
+        second._thread.join(60)  # Until it notices, at the next renewal.
         with pytest.raises(StoreError, match=r"writer.lease could not be renewed"):
             second.require()
 

@@ -20,12 +20,11 @@ from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
-from object_storage import Gate, start_storage
+from object_storage import Gate, MemoryGate
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
 pytest.importorskip("obstore")
-pytest.importorskip("moto")
 pytestmark = pytest.mark.filterwarnings("ignore")
 STORE, FILMS = "s3://bucket/store", "s3://bucket/films"
 
@@ -33,7 +32,7 @@ STORE, FILMS = "s3://bucket/store", "s3://bucket/films"
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     """Object storage on this machine with two films, and a store of them beside."""
-    server, gate = start_storage()
+    gate = MemoryGate().open()
     folder = tmp_path_factory.mktemp("films")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -47,7 +46,6 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
         assert index_films().problems == ()
         yield gate
     gate.close()
-    server.stop()
 
 
 def index_films(store: str = STORE) -> IndexReport:

@@ -25,11 +25,6 @@ BLOCK = 5
 """Rows that are compared together."""
 
 
-@pytest.fixture(scope="module")
-def bag() -> BagMethod:
-    return BagMethod()
-
-
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Blocks of vectors that were compared with their checksums."""

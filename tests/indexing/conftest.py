@@ -8,13 +8,6 @@ from pathlib import Path
 import pytest
 
 from small_videos import colour_video
-from synthetic_store import BagMethod
-
-
-@pytest.fixture(scope="session")
-def bag() -> BagMethod:
-    """A method whose texts and videos are bags of words."""
-    return BagMethod()
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.store.store import open_store
+from object_storage import MemoryGate
 from small_videos import colour_video
 from synthetic_store import BagMethod
 
@@ -56,10 +57,7 @@ def test_indexes_a_list_and_reports_its_missing_files(videos: Path, tmp_path: Pa
 def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Object storage on this machine that holds the videos."""
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    from object_storage import start_storage
-
-    server, gate = start_storage()
+    gate = MemoryGate().open()
     for name, value in {
         "AWS_ACCESS_KEY_ID": "key",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -69,11 +67,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     }.items():
         monkeypatch.setenv(name, value)
     fetching._open_bucket.cache_clear()
-    # What another test of this process stored is still there.
-    yield f"s3://bucket/{tmp_path.name}"
+    yield "s3://bucket/films"
     fetching._open_bucket.cache_clear()
     gate.close()
-    server.stop()
 
 
 def test_an_empty_bucket_is_not_a_video(monkeypatch: pytest.MonkeyPatch) -> None:

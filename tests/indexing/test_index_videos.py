@@ -26,6 +26,7 @@ from eaglenet.search.options import Filters
 from eaglenet.search.query import Query
 from eaglenet.store.database import put_manifest
 from eaglenet.store.store import LocalStore
+from eaglenet.video.pool import map_ahead
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod
@@ -149,6 +150,10 @@ def test_starts_no_idle_workers(
         started.append(workers)
         return decode_ahead(requests, spec, 0, *options)
 
+    def map_here(*arguments: Any, **options: Any) -> Any:
+        return map_ahead(*arguments, **{**options, "workers": 0})
+
+    monkeypatch.setattr("eaglenet.indexing.inspection.map_ahead", map_here)
     monkeypatch.setattr("eaglenet.indexing.executor.decode_ahead", decode)
     monkeypatch.setattr("eaglenet.indexing.executor.num_cores", lambda: 2)
     run(videos, bag, workers=500)

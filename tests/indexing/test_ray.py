@@ -33,6 +33,7 @@ from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
 from eaglenet.store.store import open_store
+from object_storage import MemoryGate
 from small_model import save_small_model
 from small_videos import colour_video
 from synthetic_store import BagMethod
@@ -186,26 +187,21 @@ def test_killed_worker_costs_only_time(
 def bucket(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Object storage that only this process is told of, after the cluster was started."""
     pytest.importorskip("obstore")
-    pytest.importorskip("moto")
-    from object_storage import start_storage
-
-    server, gate = start_storage()
+    gate = MemoryGate().open()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", gate.url)
     yield "s3://bucket/films"
     gate.close()
-    server.stop()
 
 
 @pytest.mark.slow
 def test_workers_use_the_storage_variables_of_the_driver(
     nodes: TwoNodes, bucket: str, videos: Path, tmp_path: Path
 ) -> None:
-    folder = f"{bucket}/of-the-driver"  # Other tests write into the bucket too.
-    ObjectFolder(folder).write("0.mp4", (videos / "0.mp4").read_bytes())
-    report = index_here(nodes, folder, tmp_path / "store", workers=1)  # starting one takes seconds
+    ObjectFolder(bucket).write("0.mp4", (videos / "0.mp4").read_bytes())
+    report = index_here(nodes, bucket, tmp_path / "store", workers=1)  # starting one takes seconds
     assert report.problems == ()
     assert (report.indexed, report.clips) == (1, NUM_CLIPS // NUM_FILES)
 

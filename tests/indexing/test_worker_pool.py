@@ -14,6 +14,11 @@ from eaglenet.core.errors import EagleNetError
 from eaglenet.video.pool import Failure, Success
 
 
+@pytest.fixture(autouse=True)
+def _items_are_looked_for_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "POLL_SECONDS", 0.01)
+
+
 class FragileBackend:
     """Squares numbers. A call is lost with a probability, and its worker's other calls with it."""
 

@@ -9,12 +9,6 @@ from synthetic_store import BagMethod, make_store
 
 
 @pytest.fixture(scope="session")
-def bag() -> BagMethod:
-    """A method whose texts and videos are bags of words."""
-    return BagMethod()
-
-
-@pytest.fixture(scope="session")
 def store_folder(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six files of three clips; not to be written to."""
     folder = tmp_path_factory.mktemp("store") / "store"

@@ -43,11 +43,24 @@ def last_clip_first(question: dict[str, Any], handler: Handler) -> str:
     return json.dumps({"match": 2 + 2 * (int(thumbnail_of(question)[:16], 16) // 2)})
 
 
-@pytest.fixture
-def engine(bag: BagMethod, tmp_path: Path) -> Engine:
+@pytest.fixture(scope="module")
+def shared_engine(bag: BagMethod, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """Six files of three clips, whose videos do not exist: their thumbnails are judged."""
-    make_store(tmp_path / "store", bag)
-    return Engine.open(tmp_path / "store", bag)
+    folder = tmp_path_factory.mktemp("judged") / "store"
+    make_store(folder, bag)
+    return Engine.open(folder, bag)
+
+
+def cache_of(engine: Engine) -> Path:
+    return Path(engine.location) / CACHE_FILE
+
+
+@pytest.fixture
+def engine(shared_engine: Engine) -> Iterator[Engine]:
+    """The engine, of a store without numbers of an earlier test."""
+    yield shared_engine
+    path = cache_of(shared_engine)
+    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -119,11 +132,9 @@ def test_sheet_shows_frames_of_the_moment(
     assert sum(expected) >= 4, "most of the moment is blue"
 
 
-def test_numbers_are_cached_by_clip_query_and_model(
-    engine: Engine, chat: StandInChat, tmp_path: Path
-) -> None:
+def test_numbers_are_cached_by_clip_query_and_model(engine: Engine, chat: StandInChat) -> None:
     first = engine.search(QUERY, judge=chat.url)
-    assert (tmp_path / "store" / CACHE_FILE).is_file()
+    assert cache_of(engine).is_file()
     chat.reply = lambda question, handler: pytest.fail("nothing is left to ask")
     again = engine.search(QUERY, judge=chat.url)
     assert (ids(again), again.notice, len(chat.questions)) == (ids(first), "", 10)
@@ -140,15 +151,15 @@ def test_numbers_are_cached_by_clip_query_and_model(
 
 @pytest.mark.parametrize("trouble", ["folder", "damage", "values"])
 def test_cache_that_cannot_be_used_costs_questions_only(
-    engine: Engine, chat: StandInChat, tmp_path: Path, trouble: str
+    engine: Engine, chat: StandInChat, trouble: str
 ) -> None:
     expected = ids(engine.search(QUERY, judge=chat.url))
-    path = tmp_path / "store" / CACHE_FILE
+    path = cache_of(engine)
     keys = [
         Judge(f"{chat.url}#stand-in")._key(Query(QUERY), hit) for hit in engine.search(QUERY, k=10)
     ]
     if trouble == "values":
-        JudgeCache(str(tmp_path / "store")).write(dict.fromkeys(keys, 99))
+        JudgeCache(engine.location).write(dict.fromkeys(keys, 99))
     else:
         path.unlink()
     if trouble == "folder":
@@ -201,7 +212,7 @@ def test_invalid_numbers_leave_the_plain_ranking(
     assert list(judged) == list(plain)
     assert "rated 0 of 10 results" in judged.notice
     assert len(judged.notice) < 500
-    assert not (Path(engine.location) / CACHE_FILE).exists()
+    assert not cache_of(engine).exists()
 
 
 BODIES: list[bytes] = [

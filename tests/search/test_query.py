@@ -112,7 +112,7 @@ def check_query(engine: Engine, text: str, negative: str) -> None:
     assert len(engine.search(Query(text, negatives), k=2)) == 2
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(text=st.text(max_size=300) | st.sampled_from(NASTY), negative=st.text(max_size=20))
 def test_any_text_is_a_query_or_refused(engine: Engine, text: str, negative: str) -> None:
     check_query(engine, text, negative)

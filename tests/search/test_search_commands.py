@@ -32,7 +32,7 @@ from small_videos import colour_video, damaged_video
 from stand_in_chat import serve_chat
 
 runner = CliRunner()
-# Starting workers takes seconds. The store of most tests is made by them, others without.
+# Starting workers takes seconds; tests/test_light_install.py indexes with them.
 IN_THIS_PROCESS = ("--workers", "0")
 
 
@@ -48,6 +48,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_small_model(folder / "model")
     arguments = ["index", str(folder / "videos"), "--store", str(folder / "store")]
     arguments += ["--model", str(folder / "model"), "--tags", str(folder / "tags.csv"), "--json"]
+    arguments += IN_THIS_PROCESS
     result = runner.invoke(app, arguments)
     assert result.exit_code == 3, result.output
     report = json.loads(result.stdout)

@@ -99,18 +99,21 @@ def test_an_explanation_has_the_same_scores(light: Engine, heavy: Engine) -> Non
     np.testing.assert_allclose(one.frames, other.frames, atol=1e-4)
 
 
-def test_hubness_offsets_count_alike(store: LocalStore, small: Method, tmp_path: Path) -> None:
+def test_hubness_offsets_count_alike(
+    store: LocalStore, light: Engine, heavy: Engine, small: Method, tmp_path: Path
+) -> None:
     shutil.copytree(store.location, tmp_path / "store")
     with torch.no_grad():
         bank = small.coarse_vectors(small.encode_text(["a man talks", "a dog"])).numpy()
     with LocalStore.write(tmp_path / "store") as writer:
         writer.set_hubness(HubnessBank("given", bank, 1.0, 20.0))
     corrected = LocalStore.open(tmp_path / "store")
-    light, heavy = Engine(corrected), Engine(corrected)
-    heavy._model = store.manifest.identity, TorchModel(load_for_search(corrected, None, "cpu"))
-    assert_same_hits(light, heavy, TEXTS[1])
-    before = Engine(store).search(TEXTS[1], 1)[0].coarse_score
-    assert light.search(TEXTS[1], 1)[0].coarse_score != pytest.approx(before, abs=1e-3)
+    engines = [Engine(corrected), Engine(corrected)]
+    for engine, other in zip(engines, (light, heavy), strict=True):
+        engine._model = store.manifest.identity, other.model
+    assert_same_hits(*engines, TEXTS[1])
+    before = light.search(TEXTS[1], 1)[0].coarse_score
+    assert engines[0].search(TEXTS[1], 1)[0].coarse_score != pytest.approx(before, abs=1e-3)
 
 
 def test_other_weights_are_refused_without_torch(store: LocalStore, tmp_path: Path) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from index_run import found, index
+from index_run import Report, found, index
 from made_store import CLIPS, changes_of, fill, make_manifest, path_of
 
+import processes
 from eaglenet.core.errors import StoreError
 from eaglenet.store import repair
 from eaglenet.store.disk import DamageError
@@ -24,40 +22,18 @@ from eaglenet.store.records import Changes
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore
 
-HERE = Path(__file__).parent
-READER = """
-import sys, time
-from pathlib import Path
-from index_run import found
-end = time.monotonic() + float(sys.argv[2])
-seen, slowest = 0, 0.0
-while time.monotonic() < end or seen < 3:
-    began = time.monotonic()
-    paths = found(Path(sys.argv[1]))
-    slowest = max(slowest, time.monotonic() - began)
-    assert len(paths) >= seen, (len(paths), seen)
-    seen = len(paths)
-print(seen, slowest)
-"""
-
-
-def start(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    command = [sys.executable, *arguments]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
 
 def kill_trial(folder: Path, seed: int) -> None:
     """Kill an index run at a random moment; everything it reported must be there."""
     folder.mkdir()
     store, report = folder / "store", folder / "reported"
-    run = start(str(HERE / "index_run.py"), str(store), "60", str(report))
+    run = processes.start(lambda: index(store, 60, Report(str(report))))
     chance = random.Random(seed)
-    while not report.exists() and run.poll() is None:
+    while not report.exists() and processes.is_running(run):
         time.sleep(0.005)
     time.sleep(chance.random() * 0.6)
-    run.send_signal(signal.SIGKILL)
-    run.wait()
+    processes.kill(run)
+    processes.wait(run)
     reported_files = report.read_text().split()
     if reported_files:
         assert found(store) >= set(reported_files)
@@ -80,17 +56,21 @@ def test_fifty_kills_lose_nothing(tmp_path: Path) -> None:
 def test_several_readers_see_whole_versions_while_a_writer_commits(tmp_path: Path) -> None:
     store = tmp_path / "store"
     fill(store, 1)
-    readers = [start("-c", READER, str(store), "1.5") for _ in range(3)]
+
+    def read() -> None:
+        seen: list[int] = [0]
+        while len(set(seen)) < 6:
+            seen.append(len(found(store)))
+            assert seen[-1] >= seen[-2], seen
+
+    readers = [processes.start(read) for _ in range(3)]
     with LocalStore.write(store, make_manifest()) as writer:
         number = 1
-        while any(reader.poll() is None for reader in readers):
+        while any(map(processes.is_running, readers)):
             writer.commit(changes_of(number))
             number += 1
             time.sleep(0.02)
-    for reader in readers:
-        assert reader.wait() == 0
-        assert reader.stdout is not None
-        assert int(reader.stdout.read().split()[0]) > 2
+    assert [processes.wait(reader) for reader in readers] == [0] * 3
 
 
 def test_a_store_is_verified_while_a_writer_commits_and_removes(

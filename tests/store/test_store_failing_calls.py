@@ -34,7 +34,7 @@ def run_trials(library: Path, folder: Path, step: int) -> str:
 
 
 def test_a_fault_of_some_calls_loses_nothing(failing_calls: Path, tmp_path: Path) -> None:
-    output = run_trials(failing_calls, tmp_path / "disk", 61)
+    output = run_trials(failing_calls, tmp_path / "disk", 127)
     assert ", 0 failures" in output, output[-2000:]
 
 

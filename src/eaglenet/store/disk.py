@@ -178,9 +178,9 @@ def require_creatable(folder: Path) -> None:
             ) from None
 
 
-def create_file(path: Path, mode: int = FILE_MODE) -> None:
+def create_file(path: Path) -> None:
     """Create an empty private file; SQLite gives its own files the same mode."""
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
 
 
 def is_network_disk(path: Path) -> bool:
