@@ -24,6 +24,7 @@ from small_models import (
     make_method,
     make_texts,
     make_videos,
+    method_of,
     pad_texts,
     pad_videos,
     runs_on_features,
@@ -71,12 +72,6 @@ def test_no_method_falls_out_of_these_tests() -> None:
     on_towers = {(case.method, case.variant) for case in CASES if case.encoder == "clip"}
     assert {name for name, _ in FORMS - on_towers} == ON_EXPERTS_ALONE
     assert {(case.method, case.variant) for case in CASES} == FORMS
-
-
-@functools.cache
-def method_of(case: Case) -> Method:
-    """Shared between tests, none of which may change it."""
-    return make_method(case)
 
 
 @torch.no_grad()
