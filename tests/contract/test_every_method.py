@@ -54,6 +54,7 @@ def form(case: Case) -> tuple[str, str]:
 
 # By default one form of each method on each kind of input; all forms with the slow tests.
 every_case = pytest.mark.parametrize("case", first_of_each(form, CASES), ids=str)
+every_method = pytest.mark.parametrize("case", first_of_each(lambda c: c.method, CASES), ids=str)
 OFFICIAL = ("official", "released")
 masked_cases = pytest.mark.parametrize(
     "case",
@@ -354,7 +355,7 @@ def test_no_gradient_is_rounding_alone(case: Case) -> None:
     assert [name for name, size in sizes.items() if size < 1e-11 * largest] == []
 
 
-@every_case
+@every_method
 def test_one_training_step_lowers_the_loss_of_its_batch(case: Case) -> None:
     method = make_method(case).train()
     buffers = {name: value.clone() for name, value in method.named_buffers()}
@@ -370,7 +371,7 @@ def test_one_training_step_lowers_the_loss_of_its_batch(case: Case) -> None:
     assert after < before
 
 
-@every_case
+@every_method
 @torch.no_grad()
 def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) -> None:
     folder.save(method_of(case), tmp_path)  # type: ignore[arg-type]

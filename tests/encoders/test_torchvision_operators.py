@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PACKAGE = """
 import torch
 
@@ -17,53 +15,39 @@ def nms(boxes, scores, threshold): ...
 @torch.library.register_fake("torchvision::qnms")
 def qnms(boxes, scores, threshold): ...
 """
-CASES = """
-import os, sys, torch
-from eaglenet.encoders.openclip import declare_operators
-
-def import_twice():
-    sys.path.insert(0, "other-build")
-    try:
-        import torchvision
-    except RuntimeError as error:
-        print(error)
-    declare_operators()
+IMPORT_TWICE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+try:
     import torchvision
-
-def planted():
-    torch.ops.load_library = print
-    declare_operators()
-
-for case in (import_twice, planted):
-    if not os.fork():
-        sys.stdout = open(f"{case.__name__}.txt", "w")
-        case()
-        sys.exit()
-    assert os.wait()[1] == 0
+except RuntimeError as error:
+    print(error)
+from eaglenet.encoders.openclip import declare_operators
+declare_operators()
+import torchvision
 """
 
 
-@pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What each case printed, in a process of its own that was forked after the imports."""
-    folder = tmp_path_factory.mktemp("operators")
-    for package, code, library in (
-        ("other-build/torchvision", PACKAGE, b"linked with libraries that are not here"),
-        ("torchvision", "", b"planted"),
-    ):
-        (folder / package).mkdir(parents=True)
-        (folder / package / "__init__.py").write_text(code)
-        (folder / package / "_C.so").write_bytes(library)
-    command = [sys.executable, "-c", CASES]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+def test_operators_of_another_build(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "torchvision" / "_C.so").write_bytes(b"linked with libraries that are not here")
+    command = [sys.executable, "-c", IMPORT_TWICE, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
-    return folder
+    assert result.stdout.strip() == "operator torchvision::nms does not exist"
 
 
-def test_operators_of_another_build(outputs: Path) -> None:
-    printed = (outputs / "import_twice.txt").read_text()
-    assert printed.strip() == "operator torchvision::nms does not exist"
-
-
-def test_no_library_of_the_current_folder_is_loaded(outputs: Path) -> None:
-    assert str(outputs) not in (outputs / "planted.txt").read_text()
+def test_no_library_of_the_current_folder_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text("")
+    (tmp_path / "torchvision" / "_C.so").write_bytes(b"planted")
+    code = (
+        "import torch; torch.ops.load_library = print; "
+        "from eaglenet.encoders.openclip import declare_operators; declare_operators()"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path) not in result.stdout
