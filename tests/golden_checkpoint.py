@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,11 @@ def golden_options(name: str) -> dict[str, Any]:
 
 def golden_weights(name: str) -> dict[str, Tensor]:
     """The whole released checkpoint, by the released code's parameter names."""
+    return dict(_golden_weights(name))
+
+
+@cache
+def _golden_weights(name: str) -> dict[str, Tensor]:
     content = json.loads((FOLDER / f"{name}.json").read_text())
     salt = content["options"]["salt"]
     return {

@@ -43,7 +43,7 @@ def write_features(folder: Path, *, videos: int = VIDEOS, seed: int = 0, first: 
 def tiny_experiment(root: Path, **training: object) -> Experiment:
     """EagleNet with its replay buffer, noise and dropout, on a tiny features folder."""
     settings: dict = {
-        "epochs": 3, "batch_size": 16, "lr_head": 3e-3, "lr_encoder": 3e-3, "weight_decay": 0.01,
+        "epochs": 3, "batch_size": 24, "lr_head": 3e-3, "lr_encoder": 3e-3, "weight_decay": 0.01,
         "checkpoint_every": 2,
     }  # fmt: skip
     return Experiment(

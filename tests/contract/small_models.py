@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,13 +215,19 @@ def make_method(case: Case) -> Method:
     return spec.build(make_config(case.method, case.variant), make_encoder(case.encoder)).eval()
 
 
+@functools.cache
+def method_of(case: Case) -> Method:
+    """Shared between tests, none of which may change it."""
+    return make_method(case)
+
+
 def runs_on(name: str, variant: str, kind: str) -> bool:
     if kind == "features" and name == "supportset":
         return False  # it reads token ids, which these features do not have
     if kind == "experts" and not METHODS[name].reads_experts:
         return False
     try:
-        make_method(Case(name, variant, kind))
+        method_of(Case(name, variant, kind))
     except ConfigError:
         return False
     return True

@@ -24,6 +24,7 @@ from small_models import (
     make_method,
     make_texts,
     make_videos,
+    method_of,
     pad_texts,
     pad_videos,
     runs_on_features,
@@ -53,6 +54,7 @@ def form(case: Case) -> tuple[str, str]:
 
 # By default one form of each method on each kind of input; all forms with the slow tests.
 every_case = pytest.mark.parametrize("case", first_of_each(form, CASES), ids=str)
+every_method = pytest.mark.parametrize("case", first_of_each(lambda c: c.method, CASES), ids=str)
 OFFICIAL = ("official", "released")
 masked_cases = pytest.mark.parametrize(
     "case",
@@ -71,12 +73,6 @@ def test_no_method_falls_out_of_these_tests() -> None:
     on_towers = {(case.method, case.variant) for case in CASES if case.encoder == "clip"}
     assert {name for name, _ in FORMS - on_towers} == ON_EXPERTS_ALONE
     assert {(case.method, case.variant) for case in CASES} == FORMS
-
-
-@functools.cache
-def method_of(case: Case) -> Method:
-    """Shared between tests, none of which may change it."""
-    return make_method(case)
 
 
 @torch.no_grad()
@@ -359,7 +355,7 @@ def test_no_gradient_is_rounding_alone(case: Case) -> None:
     assert [name for name, size in sizes.items() if size < 1e-11 * largest] == []
 
 
-@every_case
+@every_method
 def test_one_training_step_lowers_the_loss_of_its_batch(case: Case) -> None:
     method = make_method(case).train()
     buffers = {name: value.clone() for name, value in method.named_buffers()}
@@ -375,7 +371,7 @@ def test_one_training_step_lowers_the_loss_of_its_batch(case: Case) -> None:
     assert after < before
 
 
-@every_case
+@every_method
 @torch.no_grad()
 def test_a_saved_model_loads_with_the_same_scores(case: Case, tmp_path: object) -> None:
     folder.save(method_of(case), tmp_path)  # type: ignore[arg-type]

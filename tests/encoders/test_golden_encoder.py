@@ -64,6 +64,6 @@ def test_without_token_shift_the_features_are_others(
 ) -> None:
     encoder, inputs, expected = golden
     encoder.set_token_shift(())
-    frames = encoder.encode_frames(inputs.pixels)[:, :, 0]
+    frames = encoder.encode_frames(inputs.pixels[:1])[:, :, 0]
     encoder.set_token_shift((10, 11))
-    assert (frames - expected["frame_features"]).abs().max() > 0.01
+    assert (frames - expected["frame_features"][:1]).abs().max() > 0.01

@@ -31,6 +31,7 @@ from eaglenet.search.query import Query
 from eaglenet.search.torch_model import model_identity
 from eaglenet.serve.app import create_app
 from eaglenet.store.store import LocalStore
+from sampling import slow
 from small_videos import colour_video
 from stand_in_hub import COMMIT, serve_hub
 
@@ -71,9 +72,7 @@ def as_video(frames: torch.Tensor) -> dict[str, Any]:
     return {"video": {"array": frames, "video_metadata": metadata}}
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen", "videoprism", pytest.param("omni", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["qwen", "videoprism", slow("omni")])
 def test_vectors_of_whole_clips_are_those_of_the_library(name: str, make: Make) -> None:
     package = st_models.require_sentence_transformers(videos=True)
     folder = make(name)
@@ -264,11 +263,11 @@ def videos(tmp_path: Path) -> Path:
     "name",
     [
         "qwen",
-        "multi_vector",
-        pytest.param("perception_av", marks=pytest.mark.slow),
-        pytest.param("videoprism", marks=pytest.mark.slow),
-        pytest.param("omni", marks=pytest.mark.slow),
-        pytest.param("clip", marks=pytest.mark.slow),
+        slow("multi_vector"),
+        slow("perception_av"),
+        slow("videoprism"),
+        slow("omni"),
+        slow("clip"),
     ],
 )
 def test_videos_are_indexed_searched_and_served(
@@ -317,9 +316,8 @@ def _check_whole_clip_moments(engine: Any, hits: list[Hit]) -> None:
     assert hit.moment.end - hit.moment.start >= 1.5
 
 
-@pytest.mark.parametrize(
-    ("name", "dim"), [("qwen", 32), pytest.param("perception_av", 24, marks=pytest.mark.slow)]
-)
+@pytest.mark.usefixtures("decoded_here")
+@pytest.mark.parametrize(("name", "dim"), [("qwen", 32), slow(("perception_av", 24))])
 def test_evaluate_scores_whole_clips(
     name: str, dim: int, make: Make, videos: Path, tmp_path: Path
 ) -> None:

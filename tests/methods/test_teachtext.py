@@ -110,7 +110,8 @@ def test_a_run_teaches_and_a_student_learns_with_the_commands(tmp_path: Path) ->
     small = ["--set", f"data.root={folder}", "--set", "data.val_videos=8", "--set",
              "training.epochs=1", "--set", "training.batch_size=16"]  # fmt: skip
     run("train", "ce", "--data", "experts", "--output", tmp_path / "teacher", *small,
-        "--set", "encoder.config.words=gpt", "--set", "encoder.config.words_dim=32")  # fmt: skip
+        "--set", "encoder.config.words=gpt", "--set", "encoder.config.words_dim=32",
+        "--set", "method_config.text_centres=2")  # fmt: skip
     outcome = run("data", "teach", tmp_path / "teacher", "--root", folder, "--name", "gpt")
     assert "96 texts and 24 videos" in outcome
     assert load_expert_folder(folder).text_teachers is not None

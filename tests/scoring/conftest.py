@@ -11,24 +11,28 @@ import pytest
 
 
 def patched_once(patch: Callable[[FunctionType], Any]) -> Callable[[FunctionType], Any]:
-    """``patch``, which the interpreter calls for a kernel, is not called again within the kernel.
+    """``patch``, which the interpreter calls for a kernel, called once for each module in it.
 
-    It exchanges all functions of Triton's language for those of the interpreter, and the
-    interpreter does it anew for every function that a kernel calls, which takes longer than the
-    kernel. Functions of another module see another language perhaps: for those it is called.
+    It exchanges all functions of Triton's language for those of the interpreter. The interpreter
+    does it anew for every function that a kernel calls, which takes longer than the kernel, and
+    never takes it back: each call wraps what the last one put there, so all get slower and slower.
     """
     patched: list[dict[str, Any]] = []
+    scopes: list[Any] = []
 
     def once(function: FunctionType) -> Any:
         if any(function.__globals__ is names for names in patched):
             return None  # Whoever calls a function within a kernel does not look at it.
         scope = patch(function)
-        if patched:
-            return scope
         patched.append(function.__globals__)
+        if len(patched) > 1:
+            scopes.append(scope)
+            return None
         restore = scope.restore
 
         def put_back() -> None:
+            while scopes:
+                scopes.pop().restore()
             restore()
             patched.clear()
 

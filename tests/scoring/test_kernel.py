@@ -178,12 +178,12 @@ def test_texts_of_no_length_have_finite_scores(size: float, shift: float) -> Non
     method = model(**RELEASED)
     with torch.no_grad():
         method.stochastic.log_radius.bias.add_(shift)
-    assert off(method, TextFeatures(size * texts(2).sentence), videos(2)) < PRECISE
+    assert off(method, TextFeatures(size * texts(1).sentence), videos(2)) < PRECISE
 
 
 def test_heads_may_outnumber_the_columns_of_a_tile() -> None:
     method = model(dim=16, num_heads=17, num_candidates=2, edge_weights="activated")
-    assert off(method, texts(1, dim=16), videos(2, dim=16)) < PRECISE
+    assert off(method, texts(1, dim=16), videos(1, dim=16)) < PRECISE
 
 
 @pytest.mark.parametrize("precision", one_in(2, ["fp32", "bf16"]))
@@ -223,7 +223,7 @@ def test_a_basis_that_does_not_fit_is_not_used() -> None:
 @pytest.mark.parametrize(
     "options",
     one_in(
-        2,
+        4,
         [
             RELEASED,
             {**RELEASED, "mask_frames": True},

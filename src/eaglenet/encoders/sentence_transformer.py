@@ -137,7 +137,7 @@ class StEncoder(BaseEncoder):
             return TextFeatures(sentence=self._stack_vectors(vectors))
         batch, mask = _pad([each[:MAX_WORDS] for each in vectors], MAX_WORDS)
         return TextFeatures(
-            sentence=_mean_direction(batch, mask),
+            sentence=(F.normalize(batch, dim=-1) * mask[..., None]).sum(dim=1),
             words=batch if words else None,
             words_mask=mask if words else None,
         )
@@ -398,12 +398,6 @@ def _subsample(vectors: Float[Tensor, "vectors dim"], count: int) -> Float[Tenso
     if len(vectors) <= count:
         return vectors
     return vectors[torch.linspace(0, len(vectors) - 1, count).round().long()]
-
-
-def _mean_direction(
-    vectors: Float[Tensor, "items vectors dim"], mask: Bool[Tensor, "items vectors"]
-) -> Float[Tensor, "items dim"]:
-    return (F.normalize(vectors, dim=-1) * mask[..., None]).sum(dim=1)
 
 
 def load_st(name: str) -> Pretrained:

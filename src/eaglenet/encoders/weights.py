@@ -118,11 +118,6 @@ def deferred_file(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor
     return {name: defer_tensor(value, partial(file.read, name)) for name, value in weights.items()}
 
 
-def deferred_copies(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Defer copies of weights that are mapped or in memory."""
-    return {name: defer_tensor(value, value.clone) for name, value in weights.items()}
-
-
 class _MappedFile:
     """A safetensors file, mapped again after ``MAPPED_BYTES``, so few pages stay in memory."""
 
@@ -360,6 +355,8 @@ def read_weight_file(path: Path) -> dict[str, Tensor]:
         ):
             raise ValueError("expected names and tensors")
         untrusted.check_tensor_bytes(weights.values(), path)
-        return deferred_copies(weights) if is_on_demand() else weights
+        if not is_on_demand():
+            return weights
+        return {name: defer_tensor(value, value.clone) for name, value in weights.items()}
     except Exception as error:  # A damaged file can fail in any way.
         raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error

@@ -90,6 +90,12 @@ def test_missing_and_undecodable_videos_are_counted_with_reasons(
     assert test["missing"] == ["v2"]
     assert test["summary"] == "1 of 2 test videos usable"
     assert report["exit_code"] == 3
+
+
+@probed_in_this_process
+def test_videos_that_cannot_be_used_are_counted_in_words(root: Path) -> None:
+    (root / "v2.mp4").unlink()
+    (root / "v3.mp4").write_bytes(b"damaged")
     code, output = run("check", "vatex", "--root", root)
     assert code == 3
     assert "1 x no file found, first v2" in output
@@ -149,6 +155,7 @@ def test_a_video_without_captions_makes_the_check_incomplete(tmp_path: Path, fil
     assert report.exit_code == 3
 
 
+@probed_in_this_process
 def test_empty_captions_are_told_once_and_not_per_split(
     tmp_path: Path, files: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

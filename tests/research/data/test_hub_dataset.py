@@ -35,6 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.usefixtures("decoded_here")
 @pytest.mark.parametrize("write", one_in(2, [write_pairs, write_three]))
 def test_one_command_evaluates_a_model_on_a_dataset_of_the_hub(
     tmp_path: Path, videos: list[Path], monkeypatch: pytest.MonkeyPatch, write: object

@@ -37,6 +37,7 @@ SMALL = ["--set", "data.val_videos=8", "--set", "training.epochs=1", "--set",
 OLD = ("ce", "mmt", "t2vlad", "hit", "teachtext", "hgr", "supportset")
 
 
+@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize("old", [["ce"], slow([*OLD])])
 def test_old_and_new_methods_stand_in_one_table_with_their_conditions(
     old: list[str], folder: Path, tmp_path: Path
@@ -65,13 +66,16 @@ def test_a_folder_of_other_experts_is_told_what_to_set(folder: Path, tmp_path: P
             f"data.root={folder}",
             "--set",
             f"data.options.test_root={folder}",
+            "--set",
+            "method_config.text_centres=2",
             "--output",
             str(tmp_path),
         ],
     )
     assert "encoder.config.experts=" in str(result.exception)
     wrong = ["train", "ce", "--data", "experts", "--set", f"data.root={folder}", "--set",
-             "encoder.config.words_dim=9", "--output", str(tmp_path)]  # fmt: skip
+             "encoder.config.words_dim=9", "--set", "method_config.text_centres=2",
+             "--output", str(tmp_path)]  # fmt: skip
     assert "encoder.config.words_dim=24" in str(CliRunner().invoke(app, wrong).exception)
 
 

@@ -93,6 +93,7 @@ def test_a_search_never_looks_at_the_test_split(
     assert table == {"tiny": {"0.1": 10.0, "0.2": 20.0}}
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_rows_have_ranks_differences_and_seconds(
     features: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_run_is_pushed_with_a_card_and_loads_again(
     assert card.startswith("---\nlibrary_name: eaglenet\n")
     assert "license: apache-2.0" in card
     assert "hf download somebody/tiny-head --local-dir tiny-head" in card
-    assert "1 epoch, 16 pairs per batch" in card
+    assert "1 epoch, 24 pairs per batch" in card
     # A head over stored features cannot index videos.
     assert "eaglenet evaluate ./tiny-head --data features --root FOLDER" in card
     assert "eaglenet index" not in card

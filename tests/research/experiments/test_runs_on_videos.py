@@ -25,7 +25,7 @@ from eaglenet.research.experiments.estimate import Preparation
 from eaglenet.research.experiments.evaluation import evaluate_model, evaluate_run
 from eaglenet.research.experiments.experiment import EncoderChoice, Experiment
 from eaglenet.research.experiments.publication import find_model, model_card
-from eaglenet.research.experiments.runs import train
+from eaglenet.research.experiments.runs import Run, train
 from eaglenet.research.experiments.stored_data import are_features_stored
 from eaglenet.research.recipes import Recipe
 from eaglenet.research.training.distributed import World
@@ -67,8 +67,14 @@ def experiment_on(root: Path | str, dataset: str = "folder", **training: Any) ->
     )
 
 
-def test_a_run_from_video_files_counts_what_it_left_out(videos: Path, tmp_path: Path) -> None:
-    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
+@pytest.fixture(scope="module")
+def trained(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose videos were decoded by workers, as users have it."""
+    return train(experiment_on(videos), tmp_path_factory.mktemp("trained") / "run", device="cpu")
+
+
+def test_a_run_from_video_files_counts_what_it_left_out(trained: Run) -> None:
+    run = trained
     manifest = json.loads((run.folder / "manifest.json").read_text())
     assert manifest["data"]["train"]["videos_found"] == 13
     assert manifest["data"]["train"]["videos_missing"] == 1
@@ -184,17 +190,17 @@ def test_training_uses_the_frames_that_data_cache_made(
 
 @decoded_here
 def test_any_model_is_evaluated_on_any_dataset(
-    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: Run, videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EAGLENET_CACHE", str(tmp_path / "cache"))
-    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
-    result = evaluate_model(str(run.folder), "folder", str(videos), split="val", device="cpu")
+    run = str(trained.folder)
+    result = evaluate_model(run, "folder", str(videos), split="val", device="cpu")
     assert (result.num_videos, result.num_texts) == (6, 24)
     assert list((tmp_path / "cache").rglob("frames.bin"))
     assert (result.precision, result.notes) == ("fp32", result.notes)
     assert not any("built for" in note for note in result.notes)
     other = evaluate_model(
-        str(run.folder), "folder", str(videos), split="val", device="cpu",
+        run, "folder", str(videos), split="val", device="cpu",
         frames=["sampling=whole_rate", "square_pixels=true"],
         options=EvaluationOptions(precision="fp16"),
     )  # fmt: skip
@@ -204,13 +210,13 @@ def test_any_model_is_evaluated_on_any_dataset(
     ]
     assert other.precision == "fp16"
     with pytest.raises(UsageError, match="known: num_frames, size, sampling"):
-        evaluate_model(str(run.folder), "folder", str(videos), frames=["colour=red"], device="cpu")
+        evaluate_model(run, "folder", str(videos), frames=["colour=red"], device="cpu")
 
 
 @decoded_here
-def test_a_run_is_evaluated_on_other_frames_and_says_so(videos: Path, tmp_path: Path) -> None:
-    run = train(experiment_on(videos), tmp_path / "run", device="cpu")
-    command = ["evaluate", str(run.folder), "--split", "val", "--json", "--frames", "short=mask"]
+def test_a_run_is_evaluated_on_other_frames_and_says_so(trained: Run) -> None:
+    command = ["evaluate", str(trained.folder), "--split", "val", "--json"]
+    command += ["--frames", "short=mask"]
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     notes = json.loads(result.stdout)["notes"]
     assert any("built for: short: 'repeat' -> 'mask'" in note for note in notes)

@@ -41,7 +41,7 @@ def command_of_the_page(start: str) -> list[str]:
     return shlex.split(command)
 
 
-@pytest.mark.usefixtures("page")
+@pytest.mark.usefixtures("page", "blank_figures")
 def test_heads_train_on_the_vectors_of_any_model_and_score_test_videos(tmp_path: Path) -> None:
     test = tmp_path / "TEST"
     run("data", "check", "features", "--root", "TRAIN")

@@ -349,7 +349,7 @@ ON_TOWERS = [row for row in ROWS if paper_recipes()[row].tower != "experts"]
 ON_EXPERTS = [row for row in ROWS if paper_recipes()[row].tower == "experts"]
 
 
-@pytest.mark.parametrize("name", one_in(10, ON_TOWERS))
+@pytest.mark.parametrize("name", one_in(20, ON_TOWERS))
 def test_rows_on_towers_have_the_papers_settings(
     name: str, folder: Path, loss_names: Callable[[], set[str]]
 ) -> None:
@@ -379,7 +379,7 @@ def test_rows_on_towers_have_the_papers_settings(
         assert experiment["method_config"]["energy"] == SETTINGS["energies"][recipe.data]
 
 
-@pytest.mark.parametrize("name", one_in(6, ON_EXPERTS))
+@pytest.mark.parametrize("name", one_in(11, ON_EXPERTS))
 def test_rows_on_experts_have_the_papers_settings(
     name: str, tmp_path: Path, loss_names: Callable[[], set[str]]
 ) -> None:
@@ -459,7 +459,7 @@ def check_training(experiment: dict[str, Any], expected: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    "line", one_in(6, [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
+    "line", one_in(12, [c for c in COMMANDS if c.startswith("eaglenet ablate ")])
 )
 def test_ablations_have_the_papers_settings(
     line: str, folder: Path, monkeypatch: pytest.MonkeyPatch

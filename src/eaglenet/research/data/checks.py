@@ -256,9 +256,8 @@ def probe_all(
         WindowsRequest(str(path), tuple(window for _, window in contents))
         for path, contents in by_path.items()
     ]
-    outcomes = map_ahead(
-        check_windows, requests, workers=max(1, workers), budget=budget, access=access
-    )
+    workers = min(max(1, workers), len(requests))  # Starting one takes half a second.
+    outcomes = map_ahead(check_windows, requests, workers=workers, budget=budget, access=access)
     for contents, outcome in zip(by_path.values(), outcomes, strict=True):
         if isinstance(outcome, Failure):
             yield from ((content, outcome.reason) for content in contents)
@@ -281,6 +280,6 @@ def decode_files(
     from eaglenet.video.pool import Failure
 
     items = [(video.video_id, str(video.path), video.window) for video in records.values()]
-    outcomes = decode_many(items, FrameSpec(), workers=max(1, workers))
+    outcomes = decode_many(items, FrameSpec(), workers=min(max(1, workers), len(items)))
     for content, outcome in zip(records, outcomes, strict=True):
         yield content, outcome.reason if isinstance(outcome, Failure) else None

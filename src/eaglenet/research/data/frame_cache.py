@@ -537,7 +537,7 @@ def decode_into(
             by_id[video.video_id] = video
             items.append((video.video_id, video.path, video.window))
     report_progress(progress, title, num_done, len(videos))
-    for outcome in decode_many(items, spec, workers=workers):
+    for outcome in decode_many(items, spec, workers=min(workers, len(items))):
         video = by_id[outcome.request.video_id]
         if isinstance(outcome, Success):
             journal.add(video, outcome.result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -340,15 +341,13 @@ class KernelLauncher:
         self, text: Tensor, projections: Tensor, scores: Tensor, prepared_videos: PreparedVideos
     ) -> Tensor:
         """Return softmax weights of text nodes ``[videos, texts, 1 + candidates]`` in float32."""
-        from eaglenet.scoring.eaglenet.kernel import graph_weights, operand_type
+        from eaglenet.scoring.eaglenet.kernel import graph_weights
 
         texts, nodes = len(text), self.noise.shape[0]
         videos, frames = prepared_videos["mask"].shape
-        tuning = tuning_for(nodes, frames, precise=self.precise)
         widths = [self.inner, self.inner, self.score_width]
         text_terms = (part.contiguous() for part in (text @ self.text_side).split(widths, dim=1))
         output = torch.empty(videos, texts, nodes, device=scores.device)
-        head = self.inner // self.heads
         blank = prepared_videos["source"]
         graph_weights[(texts * videos,)](
             projections,
@@ -365,29 +364,38 @@ class KernelLauncher:
             output,
             texts,
             self.plan.graph.negative_slope,
-            WIDTH=self.width,
-            INNER=self.inner,
-            HEAD=head,
-            HEADS=self.heads,
-            NODES=nodes,
-            FRAMES=frames,
-            ROWS=_power_of_two(nodes),
-            FRAME_ROWS=_power_of_two(frames),
-            BLOCK=min(tuning.block, head),
-            FRAME_TILE=min(tuning.frame_tile, _power_of_two(frames)),
-            FRAME_BLOCK=min(tuning.frame_block, head),
             SCORES=self.score_width,
             VECTORS=self.vector_width,
-            RESIDUAL_WIDTH=self.residual_width,
             JOINT=self.plan.graph.is_joint,
             ACTIVATED=self.plan.graph.frame_vectors is not None,
             PRECISE=self.precise,
-            OPERAND=operand_type(),
-            num_warps=tuning.warps,
-            num_stages=tuning.stages,
-            maxnreg=tuning.registers,
+            **self._sizes(nodes, frames, tuning_for(nodes, frames, precise=self.precise)),
         )
         return output
+
+    def _sizes(self, nodes: int, frames: int, tuning: Tuning) -> dict[str, Any]:
+        """Return the constants of the programs that pass messages, and their launch options."""
+        from eaglenet.scoring.eaglenet.kernel import operand_type
+
+        head = self.inner // self.heads
+        return {
+            "WIDTH": self.width,
+            "INNER": self.inner,
+            "HEAD": head,
+            "HEADS": self.heads,
+            "NODES": nodes,
+            "FRAMES": frames,
+            "ROWS": _power_of_two(nodes),
+            "FRAME_ROWS": _power_of_two(frames),
+            "BLOCK": min(tuning.block, head),
+            "FRAME_TILE": min(tuning.frame_tile, _power_of_two(frames)),
+            "FRAME_BLOCK": min(tuning.frame_block, head),
+            "RESIDUAL_WIDTH": self.residual_width,
+            "OPERAND": operand_type(),
+            "num_warps": tuning.warps,
+            "num_stages": tuning.stages,
+            "maxnreg": tuning.registers,
+        }
 
     @property
     def takes_stages(self) -> bool:
@@ -504,12 +512,10 @@ class KernelLauncher:
         prepared_videos: PreparedVideos,
     ) -> tuple[Tensor, Tensor]:
         """Return the terms of text nodes and of frames in the last layer."""
-        from eaglenet.scoring.eaglenet.kernel import node_terms, operand_type
+        from eaglenet.scoring.eaglenet.kernel import node_terms
 
         videos, texts, nodes, _ = projections.shape
         frames = prepared_videos["mask"].shape[1]
-        tuning = staged_tuning(frames)
-        head = self.inner // self.heads
         text_terms = factors.new_empty(videos, texts, nodes, self.padded_heads)
         frame_terms = factors.new_empty(videos, texts, frames, self.padded_heads)
         node_terms[(videos * texts,)](
@@ -524,24 +530,9 @@ class KernelLauncher:
             frame_terms,
             texts,
             videos * texts,
-            WIDTH=self.width,
-            INNER=self.inner,
-            HEAD=head,
-            HEADS=self.heads,
-            NODES=nodes,
-            FRAMES=frames,
-            ROWS=_power_of_two(nodes),
-            FRAME_ROWS=_power_of_two(frames),
-            BLOCK=min(tuning.block, head),
-            FRAME_TILE=min(tuning.frame_tile, _power_of_two(frames)),
-            FRAME_BLOCK=min(tuning.frame_block, head),
             VECTORS=self.narrow_vectors[0].shape[1],
             TERMS=self.padded_heads,
-            RESIDUAL_WIDTH=self.residual_width,
-            OPERAND=operand_type(),
-            num_warps=tuning.warps,
-            num_stages=tuning.stages,
-            maxnreg=tuning.registers,
+            **self._sizes(nodes, frames, staged_tuning(frames)),
         )
         return text_terms, frame_terms
 
