@@ -239,6 +239,19 @@ def test_results_are_printed_although_the_disk_is_full(
     assert result.stdout.endswith(f"saved {saved}\n")
 
 
+def test_saving_into_an_indexed_folder_is_noted(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from eaglenet.cli.search import _note_indexed_folder
+
+    roots = [str(tmp_path / "videos")]
+    _note_indexed_folder(tmp_path / "videos" / "saved", roots)
+    assert f"is in the indexed folder {roots[0]}" in " ".join(capsys.readouterr().err.split())
+    _note_indexed_folder(tmp_path / "videos2", roots)
+    command = ["search", "red", "--store", str(world / "store"), "--save-clips", str(tmp_path)]
+    assert "indexed folder" not in runner.invoke(app, command).stderr + capsys.readouterr().err
+
+
 def test_all_hits_are_saved_as_one_reel_and_as_a_timeline(world: Path, tmp_path: Path) -> None:
     import av
 

@@ -468,6 +468,8 @@ def _report(
         for file in output.files:
             print_line(f"wrote {file}")
     _print_notes(engine, store, results, options, output.as_json)
+    for path in (output.save_clips, output.save_reel):
+        _note_indexed_folder(path, engine.manifest.roots)
     if output.open_best and results[0].hits:
         _play(results[0].hits[0])
     if moments.problems:
@@ -580,6 +582,18 @@ def _print_notes(
         )
         advice = _removal_advice(missing_paths[0], engine.manifest.roots, store)
         print_line(f"{files} (first: {missing_paths[0]}); {advice}", is_error=True)
+
+
+def _note_indexed_folder(path: Path | None, roots: Sequence[str]) -> None:
+    """Say if moments were saved where the next index run finds them."""
+    if path is None:
+        return
+    root = next((root for root in roots if is_inside(absolute_location(path), root)), None)
+    if root is not None:
+        print_line(
+            f"{path} is in the indexed folder {root}: what was saved there will be indexed, too",
+            is_error=True,
+        )
 
 
 def _removal_advice(path: str, roots: Sequence[str], store: str) -> str:

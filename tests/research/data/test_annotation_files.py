@@ -86,6 +86,15 @@ def test_the_header_of_a_csv_file_shows_what_separates_its_columns(
         read_csv(path)
 
 
+def test_names_of_columns_may_be_capitalised(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("Video_ID,Sentence\na,One\n")
+    assert read_csv(path, ("video_id",)) == [(2, {"video_id": "a", "sentence": "One"})]
+    path.write_text("Video_ID,video_id\na,b\n")
+    with pytest.raises(DatasetError, match="'video_id' 2 times"):
+        read_csv(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"), [("a\nb\na\n", "'a' is listed more than once"), ("\n\n", "is empty")]
 )

@@ -90,7 +90,8 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     """Read a CSV as pairs of line number and row; its header must have ``columns``.
 
     Columns are separated by the first of comma, semicolon and tab that the header contains:
-    spreadsheets write semicolons where the comma is the decimal mark.
+    spreadsheets write semicolons where the comma is the decimal mark. Names of columns are read
+    without regard to case and returned in lower case.
     """
     text = read_text(path)
     header_line = text.lstrip().partition("\n")[0]
@@ -98,7 +99,7 @@ def read_csv(path: Path, columns: Sequence[str] = ()) -> list[tuple[int, dict[st
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     rows = []
     try:
-        header = [name.strip() for name in reader.fieldnames or ()]
+        header = [name.strip().casefold() for name in reader.fieldnames or ()]
         reader.fieldnames = header
         for name, count in Counter(filter(None, header)).items():
             if count > 1:  # Only the last of them would be read.
