@@ -87,8 +87,24 @@ def test_command_shows_and_saves_a_transcript(store: Path, tmp_path: Path) -> No
         result = run(app, [*command, "--source", english, "--save", str(path)])
         assert f"{path} may be the subtitles of" in str(result.exception)
         assert path.read_text() == content
-    clip_id = read_clip_id(store, film)
-    assert run(app, ["store", "transcript", clip_id, "--store", str(store)]).exit_code == 0
+    for name in (read_clip_id(store, film), "film.mkv"):  # As tables of hits print it.
+        other_command = ["store", "transcript", name, "--store", str(store), "--json"]
+        assert run(app, other_command).stdout == run(app, [*command, "--json"]).stdout
+
+
+def test_a_name_in_several_indexed_folders_is_refused(
+    store: Path, bag: BagMethod, tmp_path: Path
+) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write_with_subtitles(tmp_path / folder / "film.mkv", [(1.0, 2.0, folder)])
+    folders, options = [tmp_path / "a", tmp_path / "b"], IndexOptions(workers=0)
+    index_videos(folders, tmp_path / "store", "bag", method=bag, options=options)
+    engine = Engine.open(tmp_path / "store", bag)
+    with pytest.raises(UsageError, match="several files have this name"):
+        read_transcripts(engine, "film.mkv")
+    (transcript,) = read_transcripts(engine, str(tmp_path / "b" / "film.mkv"))
+    assert [line.text for line in transcript.lines] == ["b"]
 
 
 def read_clip_id(store: Path, path: str) -> str:

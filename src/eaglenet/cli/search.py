@@ -468,8 +468,8 @@ def _report(
         for file in output.files:
             print_line(f"wrote {file}")
     _print_notes(engine, store, results, options, output.as_json)
-    for path in (output.save_clips, output.save_reel):
-        _note_indexed_folder(path, engine.manifest.roots)
+    for target in (output.save_clips, output.save_reel):
+        _note_indexed_folder(target, engine.manifest.roots)
     if output.open_best and results[0].hits:
         _play(results[0].hits[0])
     if moments.problems:

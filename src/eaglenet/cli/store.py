@@ -130,7 +130,7 @@ def files(store: StoreName, as_json: AsJson = False) -> None:
 @store.command()
 def transcript(
     store: StoreName,
-    file: str = argument("Path of an indexed video, or id of a clip."),
+    file: str = argument("Path or name of an indexed video, or id of a clip."),
     save: Path | None = option(
         None,
         "Write the lines as .srt or .vtt.",

@@ -7,7 +7,7 @@ import io
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -260,15 +260,17 @@ class Transcript:
 
 
 def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
-    """Return the transcripts of an indexed file, given its path or the id of one of its clips."""
+    """Return the transcripts of an indexed file, or of the file of a clip.
+
+    ``file``: its path, its path below an indexed folder, as in tables of hits, or the id of a clip.
+    """
 
     def read(view: StoreView) -> list[Transcript]:
         path = os.path.abspath(os.path.expanduser(file))
-        ids = [
-            number
-            for number, paths in zip(view.files.ids.tolist(), view.files.paths, strict=True)
-            if file in paths or path in paths
-        ]
+        names = {os.path.join(root, file) for root in engine.manifest.roots}
+        ids = _files_named(view, {file, path}) or _files_named(view, names)
+        if len(ids) > 1:
+            raise UsageError(f"{file}: several files have this name; use the path of one of them")
         if not ids:
             if not CLIP.fullmatch(file):
                 raise UsageError(
@@ -293,6 +295,12 @@ def read_transcripts(engine: Engine, file: str) -> list[Transcript]:
         ]
 
     return engine.read(read)
+
+
+def _files_named(view: StoreView, names: Set[str]) -> list[int]:
+    """Return the ids of the files that have one of these paths."""
+    files = zip(view.files.ids.tolist(), view.files.paths, strict=True)
+    return [number for number, paths in files if not names.isdisjoint(paths)]
 
 
 def write_transcript(path: Path, transcript: Transcript) -> None:
