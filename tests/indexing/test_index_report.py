@@ -32,7 +32,7 @@ REPORT = IndexReport(
 def test_a_report_is_short_and_readable() -> None:
     assert repr(REPORT) == (
         "<IndexReport: 2 videos and 1 image indexed (30 min in 0:01:05), 4 unchanged, "
-        "1 copy of others; 1 file not indexed>"
+        "1 copied or moved; 1 file not indexed>"
     )
     lines = str(REPORT).splitlines()
     assert "1,200 clips in the store" in lines

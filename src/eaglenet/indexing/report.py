@@ -190,7 +190,7 @@ class IndexReport:
         hours = f"{format_hours(self.hours)} " if videos or not self.images else ""
         return (
             f"{' and '.join(counts)} indexed ({hours}in {format_duration(self.elapsed)}), "
-            f"{self.unchanged} unchanged, {pluralize(self.aliases, 'copy', 'copies')} of others"
+            f"{self.unchanged} unchanged, {self.aliases} copied or moved"
         )
 
     def summary_lines(self, store: str = "the store") -> Iterator[str]:
