@@ -17,7 +17,7 @@ from processes import free_port
 from tiny import logged_losses
 
 SCRIPT = Path(__file__).with_name("train_by_torchrun.py")
-EPOCHS = 100
+EPOCHS, STEPS_PER_EPOCH = 150, 3
 RETURN_SECONDS = 12.0
 """In which the others notice that a node is gone: three of its signs of life, one a second."""
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,7 @@ def test_two_nodes_of_one_process_are_one_node_of_two(features: Path, tmp_path: 
     finally:
         end(*nodes)
     found = logged_losses(tmp_path / "two")
-    assert len(found) == 15
+    assert len(found) == 3 * STEPS_PER_EPOCH
     assert found == logged_losses(tmp_path / "one")
 
 
@@ -96,13 +96,14 @@ def test_a_node_that_dies_and_returns_goes_on_from_the_last_checkpoint(
                 os.kill(child, signal.SIGKILL)
         second.wait()
         before = steps_of(run)
-        assert before < EPOCHS * 5
+        assert before < EPOCHS * STEPS_PER_EPOCH
         time.sleep(RETURN_SECONDS)
         third = node(port, 1, arguments)
         assert [first.wait(timeout=900), third.wait(timeout=60)] == [0, 0]
     finally:
         end(first, second, *([third] if third is not None else []))
-    assert [record["step"] for record in logged_losses(run)] == list(range(1, EPOCHS * 5 + 1))
+    steps = list(range(1, EPOCHS * STEPS_PER_EPOCH + 1))
+    assert [record["step"] for record in logged_losses(run)] == steps
     starts = [entry.step for entry in read_log(run) if entry.event == "start"]
     assert starts[0] == 0
     # It went on after what was done, but for the steps since the last checkpoint.
