@@ -29,6 +29,7 @@ from common import ceiling, environment, operations, save_result, time_calls, un
 from eaglenet.core.types import Clips, Losses, PairBatch, Tokens
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES, ClipConfig, TextConfig, VisionConfig
+from eaglenet.encoders.fp8_gradients import use_fp8_gradients
 from eaglenet.energy.energies import ENERGIES
 from eaglenet.energy.langevin import ChainRunner, sample
 from eaglenet.methods.eaglenet import EagleNet, EagleNetConfig
@@ -49,6 +50,7 @@ SIDES = (
     "ours",
     "ours compiled",
     "ours compiled, 3 blocks recomputed",
+    "ours compiled, gradients in fp8",
     "ours checkpointed",
     "released loop",
 )
@@ -92,13 +94,17 @@ def our_step(config: ClipConfig, side: str, options: argparse.Namespace) -> Step
         method.encoder.set_gradient_checkpointing(True)  # type: ignore[attr-defined]
     if "recomputed" in side:
         method.encoder.set_gradient_checkpointing(3)  # type: ignore[attr-defined]
+    precision: Precision = options.precision
+    if "fp8" in side:
+        precision = "fp8_gradients"
+        use_fp8_gradients(method.encoder, torch.device(options.device))  # type: ignore[arg-type]
     if "compiled" in side:
         method.compile()
     groups = parameter_groups(method, lr_encoder=1e-6, lr_head=1e-4, weight_decay=0.2)
     optimizer = build_optimizer(groups, "adamw")
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))
-    settings = TrainingConfig(precision=options.precision)
+    settings = TrainingConfig(precision=precision)
 
     def step() -> Tensor:
         with deterministic_kernels(world.device, options.deterministic):
@@ -178,7 +184,7 @@ def plain_losses(config: ClipConfig, options: argparse.Namespace) -> tuple[dict[
 
     A plain step is eager, with unfused attention.
     """
-    totals = {}
+    totals: dict[str, float] = {}
     count = 0
     batch = make_batch(config, options)
     world = World(device=torch.device(options.device))

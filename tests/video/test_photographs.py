@@ -6,17 +6,20 @@ import contextlib
 import io
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from eaglenet.core.errors import VideoDecodeError
+from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video import images
 from eaglenet.video.containers import is_image, looks_like_video
 from eaglenet.video.decoding import probe
 from eaglenet.video.frame_images import FramesRequest, check_frame_images, read_frame_images
-from eaglenet.video.images import image_pixels, open_image
+from eaglenet.video.images import decode_image, decode_image_windows, image_pixels, open_image
+from eaglenet.video.pixels import MAX_ASPECT
 from eaglenet.video.recording import read_recording
 from raw_file import write_dng
 
@@ -222,3 +225,28 @@ def test_frames_of_panoramas_fit_their_request(size: tuple[int, int], tmp_path: 
         (frame,) = frames = read_frame_images(request)
         check_frame_images(request, frames)
         assert max(frame.shape) == pytest.approx(long_side, abs=1)
+
+
+@pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1)])
+def test_a_line_is_scaled_from_its_middle(
+    size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow refuses to scale a line of 67 million pixels, which Atheris found."""
+    path = tmp_path / "line.png"
+    line = Image.new("RGB", size)
+    left, top = (max(side // 2 - 100, 0) for side in size)
+    line.paste((255, 255, 255), (left, top, left + 200, top + 200))
+    line.save(path)
+    scaled: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def recording(self: Image.Image, *arguments: Any, **others: Any) -> Image.Image:
+        scaled.append(self.size)
+        return resize(self, *arguments, **others)
+
+    monkeypatch.setattr(Image.Image, "resize", recording)
+    assert decode_image(path, 16).min() > 250
+    (video,) = decode_image_windows(path, FrameSpec(num_frames=1, size=16), [None], 20)
+    assert video.pixels.min() > 250
+    assert scaled
+    assert all(max(size) <= MAX_ASPECT for size in scaled)

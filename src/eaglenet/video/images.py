@@ -17,7 +17,7 @@ from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.video.containers import has_image_brand, is_raw
 from eaglenet.video.input_file import EMPTY_FILE, file_status, open_input_file
-from eaglenet.video.pixels import Pixels, pad_to_square, padded_size, scaled_size
+from eaglenet.video.pixels import MAX_ASPECT, Pixels, pad_to_square, padded_size, scaled_size
 from eaglenet.video.sampling import Window
 from eaglenet.video.windows import DecodedVideo
 
@@ -266,6 +266,15 @@ def _upright(image: Image) -> Image:
     return upright.convert("RGB")
 
 
+def _middle(image: Image) -> Image:
+    """Cut an image of an extreme shape to its middle, from which Pillow can scale it."""
+    limit = MAX_ASPECT * min(image.size)
+    width, height = (min(side, limit) for side in image.size)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    is_whole = (width, height) == image.size
+    return image if is_whole else image.crop((left, top, left + width, top + height))
+
+
 def scale_short_side(image: Image, short_side: int) -> Pixels:
     """Scale an image to the shorter side ``short_side``; return [3, height, width]."""
     from PIL import Image
@@ -289,6 +298,7 @@ def square_array(image: Image, size: int, resize: str = "crop") -> Pixels:
     if resize == "stretch":
         image = image.resize((size, size), Image.Resampling.BICUBIC)
     else:
+        image = _middle(image)
         width, height = scaled_size(image.width, image.height, Fraction(1), size)
         image = image.resize((width, height), Image.Resampling.BICUBIC)
         x, y = round((width - size) / 2), round((height - size) / 2)
@@ -318,7 +328,7 @@ def decode_image_windows(
     """Yield the image once per window, repeated for every frame."""
     image = open_image(path)
     frame = square_array(image, spec.size, spec.resize)
-    thumbnail = scale_short_side(image, thumbnail_size) if thumbnail_size else None
+    thumbnail = scale_short_side(_middle(image), thumbnail_size) if thumbnail_size else None
     for window in windows:
         yield repeat_frame(frame, spec.num_frames, window, thumbnail)
 

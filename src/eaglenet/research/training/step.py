@@ -109,7 +109,9 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
     """
     if precision == "fp16_weights":
         return torch.autocast(device.type, torch.float16)
-    is_half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
+    is_half = precision in ("bf16", "fp8_gradients") or (
+        precision == "auto" and device.type == "cuda"
+    )
     return torch.autocast(device.type, torch.bfloat16) if is_half else nullcontext()
 
 

@@ -27,6 +27,7 @@ from eaglenet.core.errors import StoppedError
 from eaglenet.core.files import atomic_folder
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import PairBatch
+from eaglenet.encoders.fp8_gradients import use_fp8_gradients
 from eaglenet.encoders.low_rank import adapt_towers, merged_state
 from eaglenet.methods.base import Method
 from eaglenet.models.files import MODEL
@@ -159,6 +160,10 @@ def prepare_method(method: Method, config: TrainingConfig) -> None:
         encoder = cast(nn.Module, method.encoder)
         count = adapt_towers(encoder, config.lora_rank, config.lora_targets)
         logger.info("%d matrices have updates of rank %d", count, config.lora_rank)
+    if config.precision == "fp8_gradients":
+        encoder = cast(nn.Module, method.encoder)
+        count = use_fp8_gradients(encoder, method.device)
+        logger.info("%d layers compute their gradients in fp8", count)
     if config.checkpointing:
         method.encoder.set_gradient_checkpointing(config.checkpointed_blocks or True)
 
