@@ -346,6 +346,11 @@ def play(path: str, seconds: float) -> str:
     return "the browser"
 
 
+def play_hit(hit: Hit) -> None:
+    player = play(hit.path, hit.moment.start)
+    print_line(f"playing {hit.path} in {player}", is_error=True)
+
+
 @dataclass(frozen=True)
 class SavedMoments:
     """Saved files, by number of the query and clip id, and problems with other moments."""
