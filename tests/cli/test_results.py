@@ -14,7 +14,7 @@ from PIL import Image
 from eaglenet.cli import queries, results
 from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment, TranscriptMatch
+from eaglenet.search.hit import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 

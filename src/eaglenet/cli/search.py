@@ -36,13 +36,13 @@ from eaglenet.cli.search_notes import (
 )
 from eaglenet.cli.terminal import begin_short_command, import_torch, print_json, print_line
 from eaglenet.core.errors import StoreError, UsageError, VideoDecodeError, shell_quote, store_option
-from eaglenet.core.hits import round_times
-from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
 from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.hit import round_times
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
+from eaglenet.store.object_storage import absolute_location, is_inside, is_object_url
 
 if TYPE_CHECKING:
     from eaglenet.search.engine import Engine

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import shell_join, shell_quote, store_option
-from eaglenet.core.object_storage import absolute_location, is_inside
 from eaglenet.core.text import pluralize
 from eaglenet.search.grammar import AnyQuery, clip_id_in, file_name_in
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.wording import negation_in
+from eaglenet.store.object_storage import absolute_location, is_inside
 from eaglenet.video.containers import INDEXED_SUFFIXES, is_image
 
 if TYPE_CHECKING:
