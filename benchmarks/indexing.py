@@ -34,11 +34,11 @@ import torch
 
 from common import save_result
 from decoding import FPS, Film, make_file
-from eaglenet.core.hardware import autocast_for, choose_precision
 from eaglenet.core.platform import num_cores
 from eaglenet.core.types import Clips
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.clip_config import ClipConfig
+from eaglenet.encoders.hardware import autocast_for, choose_precision
 from eaglenet.indexing.decoding import ClipFrames, decode_clips, fixed_windows, split_request
 from eaglenet.indexing.encoding import BATCH_FRAMES, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile

@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
-from eaglenet.core.hits import Moment
 from eaglenet.core.types import Clips
 from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.folder import load
 from eaglenet.research.data.annotation_files import MomentText
 from eaglenet.research.evaluation.moments import moment_metrics
+from eaglenet.search.hit import Moment
 from eaglenet.search.selection import NEIGHBOURS, find_moment
 
 CLIP_SECONDS, OVERLAP, FRAME_STEP, NUM_FRAMES = 10.0, 2.0, 1.6, 6

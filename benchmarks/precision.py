@@ -25,10 +25,10 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).parent))
 from common import save_result
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import autocast_for, choose_precision, has_fast_bf16
 from eaglenet.encoders import int8 as int8_products
 from eaglenet.encoders.clip import ClipEncoder
 from eaglenet.encoders.clip_config import CLIP_SHAPES
+from eaglenet.encoders.hardware import autocast_for, choose_precision, has_fast_bf16
 from eaglenet.models.folder import load
 
 TOWERS = {"small": "small", "b32": "ViT-B/32", "b16": "ViT-B/16"}

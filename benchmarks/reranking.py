@@ -22,7 +22,7 @@ from eaglenet.methods.base import Method
 from eaglenet.models.files import head_folder
 from eaglenet.models.folder import load, save_head, with_head
 from eaglenet.research.data.sources import DataChoice, OpenContext, Source
-from eaglenet.research.evaluation.report import paired_bootstrap
+from eaglenet.research.evaluation.differences import paired_bootstrap
 from eaglenet.research.experiments.stored_data import open_frames
 from eaglenet.research.training.epochs import index_chunks
 from eaglenet.scoring import score_all

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent))
 from calibration import SCALE, Trials, calibration_error, fit_weights, roc_auc
 from common import save_result
-from eaglenet.core.hits import LIKELY, SURE
 from eaglenet.indexing.model import model_hubness_bank
 from eaglenet.models.light_model import LightModel, unit
 from eaglenet.search.confidence import FEATURES, MIN_LIKELY, Calibration, make_evidence
+from eaglenet.search.hit import LIKELY, SURE
 from eaglenet.search.sequences import STEP_FILES, rank_sequences
 from frame_vectors import encode_folder, encode_texts
 from moments import CLIP_SECONDS, Source, cut, describe_material, load_sources

@@ -17,7 +17,6 @@ import torch
 
 import eaglenet
 from eaglenet.core.errors import EagleNetError, UsageError
-from eaglenet.core.hits import Hit
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig, FeatureEncoder
 from eaglenet.indexing.options import Splitting
@@ -25,6 +24,7 @@ from eaglenet.methods.base import METHODS, Method
 from eaglenet.research.data.demo.dataset import demo_split, render_clips, render_world
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import parse
+from eaglenet.search.hit import Hit
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
 from eaglenet.video.inputs import clips_of

@@ -17,10 +17,10 @@ import pytest
 import processes
 from eaglenet.core import platform
 from eaglenet.core.errors import shell_quote
-from eaglenet.core.object_storage import is_inside, is_object_url, select_inside
 from eaglenet.core.platform import is_below, split_below
 from eaglenet.core.process import start_child
 from eaglenet.search.options import path_matcher
+from eaglenet.store.object_storage import is_inside, is_object_url, select_inside
 from eaglenet.video.decoding import write_video
 from platform_children import (
     SlowArgument,

@@ -11,13 +11,13 @@ from eaglenet.version import __version__
 
 if TYPE_CHECKING:
     from eaglenet.core.frame_spec import FrameSpec
-    from eaglenet.core.hits import Hit, Moment
     from eaglenet.core.types import Clips, TextFeatures, Tokens, VideoFeatures
     from eaglenet.indexing.index import index
     from eaglenet.indexing.report import IndexReport
     from eaglenet.methods.base import METHODS, Method
     from eaglenet.models.folder import load, save
     from eaglenet.search.engine import Engine, open
+    from eaglenet.search.hit import Hit, Moment
     from eaglenet.search.hits import HitList
     from eaglenet.search.options import Filters, SearchOptions
     from eaglenet.search.query import Query
@@ -41,8 +41,8 @@ _HOME = {
     "save": "eaglenet.models.folder",
     "Clips": "eaglenet.core.types",
     "FrameSpec": "eaglenet.core.frame_spec",
-    "Hit": "eaglenet.core.hits",
-    "Moment": "eaglenet.core.hits",
+    "Hit": "eaglenet.search.hit",
+    "Moment": "eaglenet.search.hit",
     "TextFeatures": "eaglenet.core.types",
     "Tokens": "eaglenet.core.types",
     "VideoFeatures": "eaglenet.core.types",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eaglenet.cli import results, search
+from eaglenet.cli import queries, results
 from eaglenet.cli.results import format_table, shorten_home, wrap
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment, TranscriptMatch
+from eaglenet.search.hit import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 
@@ -163,7 +163,7 @@ def test_prompts_until_an_empty_line_and_plays_numbers(
     lines = iter(["a red car", "2", "9", "bad", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     played: list[tuple[str, float]] = []
-    monkeypatch.setattr(search, "play", lambda path, start: played.append((path, start)) or "mpv")
+    monkeypatch.setattr(results, "play", lambda path, start: played.append((path, start)) or "mpv")
     shown: list[SearchResult] = []
 
     def find(line: str) -> SearchResult:
@@ -171,7 +171,7 @@ def test_prompts_until_an_empty_line_and_plays_numbers(
             raise UsageError("cannot be searched")
         return result()
 
-    search.ask_repeatedly(find, shown.append)
+    queries.ask_repeatedly(find, shown.append)
     assert len(shown) == 1
     assert played == [(PATHS[1], 8000.0)]
     said = capsys.readouterr().err

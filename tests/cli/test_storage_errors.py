@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglenet.cli.main import main
-from eaglenet.core import object_storage
+from eaglenet.store import object_storage
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 
 from eaglenet.cli import results
 from eaglenet.cli.terminal import print_json, print_line
-from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.core.text import escape_line, escape_lines
+from eaglenet.search.hit import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.query import Query
 

@@ -19,15 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_store import (
-    CLIPS,
-    changes_of,
-    content_of,
-    make_batch,
-    make_file,
-    make_manifest,
-    path_of,
-)
+from made_store import CLIPS, changes_of, content_of, make_batch, make_file, make_manifest, path_of
 
 from eaglenet.cluster import bucket, mirror
 from eaglenet.cluster import log as chunks
@@ -35,14 +27,14 @@ from eaglenet.cluster import log as lease
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.log import HEAD, Head
 from eaglenet.core.errors import StoreError, UnreachableError, UsageError
-from eaglenet.core.object_storage import (
+from eaglenet.store import writer as writer_module
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.object_storage import (
     ChangedObjectError,
     MissingObjectError,
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.store import writer as writer_module
-from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.records import Changes, LineQuery
 from eaglenet.store.snapshot import OutdatedError, Snapshot
 from eaglenet.store.store import LocalStore, open_store
@@ -642,7 +634,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_storage_that_cannot_be_reached_is_named(
     location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglenet.core import object_storage
+    from eaglenet.store import object_storage
 
     monkeypatch.setattr(object_storage, "RETRY_SECONDS", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")

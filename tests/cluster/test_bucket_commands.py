@@ -13,13 +13,13 @@ from fastapi.testclient import TestClient
 from eaglenet.cli.main import main
 from eaglenet.cluster import bucket
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import ENDPOINT, ObjectFolder
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.maintenance import remove
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
 from eaglenet.serve.app import create_app
 from eaglenet.serve.settings import Settings
+from eaglenet.store.object_storage import ENDPOINT, ObjectFolder
 from object_storage import Gate, MemoryGate
 from small_videos import colour_video
 from synthetic_store import BagMethod

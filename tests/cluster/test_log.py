@@ -17,8 +17,8 @@ from eaglenet.cluster.log import (
     read_spans,
 )
 from eaglenet.cluster.mirror import Position, merge_operations
-from eaglenet.core.object_storage import ObjectFolder
 from eaglenet.store.disk import DamageError
+from eaglenet.store.object_storage import ObjectFolder
 from eaglenet.store.records import Changes, Source, SourceLines, SourceWindows
 from object_storage import Gate
 

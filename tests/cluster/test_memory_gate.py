@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eaglenet.core.object_storage import ChangedObjectError, MissingObjectError, ObjectFolder
+from eaglenet.store.object_storage import ChangedObjectError, MissingObjectError, ObjectFolder
 from object_storage import MemoryGate, start_storage
 
 

@@ -17,10 +17,10 @@ from eaglenet.cluster import shard_front
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.cluster.shard_front import RemoteShard, ShardQuery, ShardScan
 from eaglenet.cluster.shards import NEAR_PATH, create_shard_app, pack, unpack, unpack_near
-from eaglenet.core.hits import Hit
 from eaglenet.indexing.model import encode_hubness_bank
 from eaglenet.search import shortlist
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit
 from eaglenet.search.query import Query
 from eaglenet.serve.app import create_app
 from eaglenet.store import codes

@@ -21,12 +21,12 @@ import eaglenet
 import st_models
 from eaglenet.core.errors import CheckpointError, ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.hits import Hit
 from eaglenet.core.types import Clips
 from eaglenet.encoders import hub
 from eaglenet.methods import METHODS
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load_pretrained
+from eaglenet.search.hit import Hit
 from eaglenet.search.query import Query
 from eaglenet.search.torch_model import model_identity
 from eaglenet.serve.app import create_app

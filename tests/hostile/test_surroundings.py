@@ -25,11 +25,11 @@ from eaglenet.core import registry as plugins
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.files import atomic_write
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.object_storage import MissingObjectError
 from eaglenet.core.process import forget_current_folder
 from eaglenet.indexing import watch as watching
 from eaglenet.indexing.alerts import RETRY_SECONDS, ActionError, AlertDatabase, Sender
 from eaglenet.indexing.options import IndexOptions
+from eaglenet.store.object_storage import MissingObjectError
 from eaglenet.video import frame_images, saving
 from eaglenet.video.input_file import share_file
 from eaglenet.video.pool import Budget, Failure, map_ahead

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from index_cases import clip_keys, found, run, stored_files
 
-from eaglenet.core.object_storage import ObjectError
 from eaglenet.indexing import decoding
 from eaglenet.search.engine import Engine
+from eaglenet.store.object_storage import ObjectError
 from small_videos import cut_short_video, damaged_video
 from synthetic_store import BagMethod
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from eaglenet.core.chat import ReplyError
 from eaglenet.core.errors import UsageError
 from eaglenet.indexing.describe import ClipDescriber, read_sentences
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
+from eaglenet.search.chat import ReplyError
 from eaglenet.search.engine import Engine
 from eaglenet.search.export import read_transcripts
 from eaglenet.video.limits import Limits

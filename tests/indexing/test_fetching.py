@@ -12,10 +12,10 @@ from index_cases import clip_keys
 
 from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import ObjectEntry, ObjectFolder
 from eaglenet.indexing import fetching
 from eaglenet.indexing.fetching import find_listed_files, find_objects, read_list
 from eaglenet.indexing.index import IndexOptions, index_videos
+from eaglenet.store.object_storage import ObjectEntry, ObjectFolder
 from eaglenet.store.store import open_store
 from object_storage import MemoryGate
 from small_videos import colour_video

@@ -169,8 +169,8 @@ def test_missing_default_model_changes_nothing(
 
     monkeypatch.setattr(LightModel, "open", staticmethod(refuse))
     # torch encodes on a GPU, and where the processor multiplies bfloat16.
-    monkeypatch.setattr("eaglenet.core.hardware.has_gpu", lambda: False)
-    monkeypatch.setattr("eaglenet.core.hardware.has_fast_bf16", lambda device: False)
+    monkeypatch.setattr("eaglenet.encoders.hardware.has_gpu", lambda: False)
+    monkeypatch.setattr("eaglenet.encoders.hardware.has_fast_bf16", lambda device: False)
     store = videos.parent / "never"
     with pytest.raises(ModelNotFoundError, match=f"{DEFAULT_MODEL}: offline"):
         index_videos([videos], store)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import eaglenet
-from eaglenet.core import hardware
 from eaglenet.core.frame_spec import Splitting
+from eaglenet.encoders import hardware
 from eaglenet.indexing.decoding import ClipFrames
 from eaglenet.indexing.encoding import ClipEncoding, prepare_for_precision
 from eaglenet.indexing.files import CandidateFile

@@ -11,9 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
-from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
-from eaglenet.encoders import int8
+from eaglenet.encoders import hardware, int8
 from eaglenet.indexing import encoding
 from eaglenet.indexing.encoding import prepare_for_precision
 from eaglenet.indexing.files import CandidateFile
@@ -134,7 +133,7 @@ def test_auto_moves_a_loaded_model_to_the_best_device(
     film = colour_video(tmp_path / "film.mp4", ["red"])
     store = tmp_path / "store"
     index_videos([film], store, model, options=IndexOptions(device="cpu", workers=0))
-    monkeypatch.setattr("eaglenet.core.hardware.best_device", lambda: "meta")
+    monkeypatch.setattr("eaglenet.encoders.hardware.best_device", lambda: "meta")
     assert Engine.open(store).model.device == "meta"
     assert Engine.open(store, device="cpu").model.device == "cpu"
     assert Engine.open(store, load(model)).model.device == "cpu"

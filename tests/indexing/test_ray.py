@@ -22,16 +22,15 @@ from index_cases import stored_clips
 from eaglenet.cluster import ray_executor
 from eaglenet.cluster import ray_executor as pacing
 from eaglenet.cluster.ray_executor import RayExecutor
-from eaglenet.core import hardware
 from eaglenet.core.errors import UsageError
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import ObjectFolder
-from eaglenet.encoders import int8
+from eaglenet.encoders import hardware, int8
 from eaglenet.indexing import run as commit
 from eaglenet.indexing.executor import ExecutorSettings
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.indexing.report import IndexProgress, IndexReport
+from eaglenet.store.object_storage import ObjectFolder
 from eaglenet.store.store import open_store
 from object_storage import MemoryGate
 from small_model import save_small_model

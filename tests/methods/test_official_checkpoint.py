@@ -20,14 +20,9 @@ import eaglenet
 from eaglenet.core.errors import CheckpointError, ConfigError, EagleNetError, UsageError
 from eaglenet.core.types import Tokens
 from eaglenet.methods.base import Method
-from eaglenet.methods.official.checkpoint import (
-    EXPERT_INFERENCE,
-    INFERENCE,
-    ONE_VALUE,
-    UNDETERMINED,
-    convert_official,
-)
+from eaglenet.methods.official.checkpoint import ONE_VALUE, UNDETERMINED, convert_official
 from eaglenet.methods.official.files import read_released
+from eaglenet.methods.official.settings import EXPERT_INFERENCE, INFERENCE
 from eaglenet.methods.official.tables import TABLES
 from eaglenet.models.folder import save
 from golden_peers import FILES, Golden, load_peer

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from eaglenet.core.errors import CheckpointError
-from eaglenet.core.hits import label
 from eaglenet.search.confidence import (
     FEATURES,
     FILE,
@@ -18,6 +17,7 @@ from eaglenet.search.confidence import (
     fits_nothing,
     make_evidence,
 )
+from eaglenet.search.hit import label
 
 WEIGHTS = {"bias": -1.0, "share": 1.0, "lead": 3.0, "score": 2.0, "mean": -1.0, "size": -0.1}
 

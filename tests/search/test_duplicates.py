@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from eaglenet.core.hits import Moment
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Moment
 from eaglenet.search.selection import SAME_MOMENT_SECONDS, has_same_motion, trim_moment
 from eaglenet.store.records import Changes, IndexedFile
 from eaglenet.store.store import LocalStore

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglenet.core.hits import Moment
+from eaglenet.search.hit import Moment
 from eaglenet.search.selection import THRESHOLD, find_moment
 
 

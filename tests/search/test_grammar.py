@@ -259,7 +259,7 @@ def test_durations(text: str, seconds: float) -> None:
 def test_the_examples_of_the_page_mean_the_same_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from eaglenet.cli.search import make_queries
+    from eaglenet.cli.queries import make_queries
     from eaglenet.serve.api import _parse_query
 
     page = (Path(__file__).parents[2] / "docs" / "reference" / "queries.md").read_text("utf-8")

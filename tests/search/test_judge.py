@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit
 from eaglenet.indexing.index import index_videos
 from eaglenet.indexing.options import IndexOptions
 from eaglenet.search import judge as judge_module
+from eaglenet.search.chat import ChatServer
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit
 from eaglenet.search.judge import CACHE_FILE, Judge, JudgeCache
 from eaglenet.search.query import Query
 from eaglenet.video.frame_images import check_sheet

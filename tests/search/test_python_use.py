@@ -20,8 +20,8 @@ from PIL import Image
 
 import eaglenet
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment, TranscriptMatch
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit, Moment, TranscriptMatch
 from eaglenet.search.hits import COLUMNS, HitList, _player
 from eaglenet.search.options import Filters
 from eaglenet.search.query import Query

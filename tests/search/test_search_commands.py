@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from eaglenet import __version__
 from eaglenet.cli import main
 from eaglenet.cli.main import app
-from eaglenet.cli.search import _print_name_hint, read_lines
+from eaglenet.cli.queries import read_lines
+from eaglenet.cli.search_notes import note_indexed_folder, print_name_hint
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, VideoDecodeError
 from eaglenet.core.text import format_time
 from eaglenet.search.engine import Engine
@@ -144,7 +145,7 @@ def test_a_text_that_looks_like_a_name_is_found_among_the_paths_too(
         likely_hit = replace(hit, confidence=0.9)
         for text, is_named in (("blue.mp4", True), ('"blue.mp4"', True), ("blue", False)):
             result = SearchResult(Query(text), [likely_hit])
-            _print_name_hint(engine, result, SearchOptions())
+            print_name_hint(engine, result, SearchOptions())
             assert ("1 path contains" in capsys.readouterr().err) == is_named, text
 
 
@@ -242,12 +243,10 @@ def test_results_are_printed_although_the_disk_is_full(
 def test_saving_into_an_indexed_folder_is_noted(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from eaglenet.cli.search import _note_indexed_folder
-
     roots = [str(tmp_path / "videos")]
-    _note_indexed_folder(tmp_path / "videos" / "saved", roots)
+    note_indexed_folder(tmp_path / "videos" / "saved", roots)
     assert f"is in the indexed folder {roots[0]}" in " ".join(capsys.readouterr().err.split())
-    _note_indexed_folder(tmp_path / "videos2", roots)
+    note_indexed_folder(tmp_path / "videos2", roots)
     command = ["search", "red", "--store", str(world / "store"), "--save-clips", str(tmp_path)]
     assert "indexed folder" not in runner.invoke(app, command).stderr + capsys.readouterr().err
 

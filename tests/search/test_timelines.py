@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.hit import Hit, Moment
 from eaglenet.search.timelines import (
     FORMATS,
     Cut,

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from eaglenet.cli.main import app
 from eaglenet.core.errors import StoreError, UsageError
-from eaglenet.core.hits import Hit
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.indexing.report import IndexReport
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, TranscriptQuery
 from eaglenet.search.transcripts import explain_no_match, rank_clips

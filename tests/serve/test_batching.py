@@ -10,7 +10,7 @@ import pytest
 import torch
 from loops import run_apart
 
-from eaglenet.core.hits import Hit, Moment
+from eaglenet.search.hit import Hit, Moment
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.serve.batching import Batcher

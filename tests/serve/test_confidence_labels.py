@@ -12,9 +12,9 @@ from chromium import BROWSER, Running, Watched, keep, wait_until
 from PIL import Image
 
 from eaglenet.cli.demo import CLIPS
-from eaglenet.core.hits import label
 from eaglenet.indexing.index import IndexOptions, index_videos
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import label
 from eaglenet.serve.settings import Settings
 
 PHOTOGRAPHS = ("coffee.jpg", "astronaut.jpg", "tent.jpg", "bay_at_dusk.jpg", "cat_on_patio.mp4")

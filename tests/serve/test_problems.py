@@ -7,8 +7,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from eaglenet.core.errors import StoreError, UnreachableError
-from eaglenet.core.object_storage import ObjectError
 from eaglenet.serve.problems import add_handlers
+from eaglenet.store.object_storage import ObjectError
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from eaglenet.core.progress import Progress, show_progress
 from eaglenet.core.settings import option
 
 if TYPE_CHECKING:
-    from eaglenet.core.hits import Hit
     from eaglenet.methods.base import Method
     from eaglenet.research.data.demo.dataset import DemoSplit
     from eaglenet.research.data.demo.world import Scene
     from eaglenet.search.engine import Engine
+    from eaglenet.search.hit import Hit
 
 CLIPS = Path(__file__).parent / "demo_clips"
 """Twelve videos and images under free licences; LICENSES.md beside them names their sources."""

@@ -13,12 +13,12 @@ from eaglenet.cli.options import StoreName, argument
 from eaglenet.cli.terminal import print_json, print_line
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import expand_home
-from eaglenet.core.hits import SURE
 from eaglenet.core.platform import keep_freed_memory
 from eaglenet.core.progress import Heartbeat, Lines, show_progress
 from eaglenet.core.settings import option
 from eaglenet.core.text import format_time
 from eaglenet.indexing.options import IndexOptions
+from eaglenet.search.hit import SURE
 
 if TYPE_CHECKING:
     from eaglenet.indexing.alerts import Alerts

@@ -16,18 +16,13 @@ import typer
 from typer.core import TyperGroup
 
 from eaglenet.cli.options import make_command
-from eaglenet.cli.terminal import (
-    SafeFormatter,
-    ShortCommand,
-    end_process,
-    open_standard_streams,
-)
+from eaglenet.cli.terminal import SafeFormatter, ShortCommand, end_process, open_standard_streams
 from eaglenet.core.errors import EagleNetError, StoppedError, StoreError, UsageError, missing_extra
-from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.platform import limit_threads
 from eaglenet.core.process import forget_current_folder
 from eaglenet.core.registry import import_plugin
 from eaglenet.core.text import escape_lines
+from eaglenet.store.object_storage import ObjectError
 
 VALUE_NAMES = {
     **dict.fromkeys(("int", "float", "int range", "float range"), "NUMBER"),

@@ -125,8 +125,8 @@ def frames_per_second(card: ModelCard) -> float | None:
     """Measure the speed of the image tower with random weights; None if its shape is unknown."""
     import torch
 
-    from eaglenet.core.hardware import best_device
     from eaglenet.encoders import ENCODERS
+    from eaglenet.encoders.hardware import best_device
 
     config = shape_of(card)
     if config is None:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 
 from eaglenet.cli.terminal import print_line
 from eaglenet.core.errors import UsageError, VideoDecodeError
-from eaglenet.core.hits import file_url
 from eaglenet.core.text import escape_line, format_time
 from eaglenet.search.confidence import fits_nothing, match_text
+from eaglenet.search.hit import file_url
 from eaglenet.video.containers import is_image
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from eaglenet.core.hits import Hit, TranscriptMatch
     from eaglenet.search.engine import Engine
+    from eaglenet.search.hit import Hit, TranscriptMatch
     from eaglenet.search.hits import SearchResult
 
 
@@ -344,6 +344,11 @@ def play(path: str, seconds: float) -> str:
     if not webbrowser.open(f"{file_url(path)}#t={seconds:.2f}"):
         raise UsageError(f"no player found; install mpv or vlc, or open {path} yourself")
     return "the browser"
+
+
+def play_hit(hit: Hit) -> None:
+    player = play(hit.path, hit.moment.start)
+    print_line(f"playing {hit.path} in {player}", is_error=True)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,50 +19,34 @@ from eaglenet.cli.options import (
     check_output_folder,
     refuse_indexed_file,
 )
+from eaglenet.cli.queries import ask_repeatedly, make_queries, read_lines, refuse_store_among
 from eaglenet.cli.results import (
     DrawImage,
     SavedMoments,
     detect_images,
-    play,
+    play_hit,
     print_result,
     save_hits,
 )
-from eaglenet.cli.terminal import begin_short_command, import_torch, print_json, print_line
-from eaglenet.core.errors import (
-    EagleNetError,
-    StoreError,
-    UsageError,
-    VideoDecodeError,
-    cause_of,
-    shell_join,
-    shell_quote,
-    store_option,
+from eaglenet.cli.search_notes import (
+    note_empty_store,
+    note_indexed_folder,
+    print_notes,
+    print_notice,
 )
-from eaglenet.core.files import expand_home
-from eaglenet.core.hits import round_times
-from eaglenet.core.object_storage import absolute_location, is_inside, is_object_url
-from eaglenet.core.platform import data_folder
+from eaglenet.cli.terminal import begin_short_command, import_torch, print_json, print_line
+from eaglenet.core.errors import StoreError, UsageError, VideoDecodeError, shell_quote, store_option
 from eaglenet.core.settings import option
 from eaglenet.core.text import escape_line, format_time, pluralize
-from eaglenet.search.grammar import AnyQuery, clip_id_in, file_name_in, parse
+from eaglenet.search.grammar import AnyQuery, parse
+from eaglenet.search.hit import round_times
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query
-from eaglenet.search.wording import negation_in
-from eaglenet.video.containers import INDEXED_SUFFIXES, VIDEO_SUFFIXES, is_image
+from eaglenet.store.object_storage import absolute_location, is_inside, is_object_url
 
 if TYPE_CHECKING:
-    from eaglenet.core.hits import Hit
     from eaglenet.search.engine import Engine
-    from eaglenet.search.hits import CaptionHit, HitList, SearchResult
-
-PROMPT = "search> "
-HISTORY_LENGTH = 1000
-WELCOME = "Describe what to find; enter a number to play that result, an empty line to quit."
-NO_TRANSCRIPTS = (
-    "this store has no transcripts. Subtitles in and beside videos are indexed by default; "
-    "`eaglenet index --listen MODEL` adds speech, `--read-text` adds on-screen text, `--describe "
-    "URL` adds descriptions"
-)
+    from eaglenet.search.hits import CaptionHit, SearchResult
 
 
 def _check_timeline(path: Path) -> None:
@@ -244,7 +225,7 @@ def search(
         def find(line: str) -> SearchResult:
             query = parse(line, folder=Path(), negatives=negatives, is_literal=options.literal)
             hits = engine.search(query, k, options=options, judge=vision_judge)
-            _print_notice(query, hits, options)
+            print_notice(query, hits, options)
             return SearchResult(query, hits)
 
         ask_repeatedly(find, lambda result: _print_result(engine, result, options, draw))
@@ -259,55 +240,8 @@ def search(
             for query, each in zip(typed_queries, hits, strict=True)
         ]
         for pair in zip(typed_queries, hits, strict=True):
-            _print_notice(*pair, options)
+            print_notice(*pair, options)
         _report(engine, store, results, options, output, draw, is_list=queries is not None)
-
-
-def make_queries(
-    words: Sequence[str],
-    queries: Path | None,
-    source: Mapping[str, Any],
-    *,
-    is_literal: bool = False,
-) -> list[AnyQuery]:
-    """Make the query of the command line, or one query per line of the file ``queries``."""
-    options = {"image": "--image", "video": "--video", "clip_id": "--similar"}
-    sources = [
-        *(["a text"] if words else []),
-        *(["--queries"] if queries is not None else []),
-        *(option for name, option in options.items() if name in source),
-    ]
-    if len(sources) != 1:
-        names = " and ".join(sources)
-        if words and sources[1:] in (["--image"], ["--video"]):
-            file = source.get("image") or source["video"]
-            query = f'"{join_words(words)}" + "{file}"'
-            raise UsageError(f"{names} cannot be combined; write one query: {shell_quote(query)}")
-        problem = f"{names} cannot be combined" if sources else "nothing to search for"
-        raise UsageError(
-            f"{problem}; use one of: TEXT, - (standard input), --queries, --image, --video, "
-            "--similar"
-        )
-    image, clip_id = source.get("image"), source.get("clip_id")
-    if image is not None and image.suffix.lower() in VIDEO_SUFFIXES:
-        if os.path.isfile(image) and not os.path.getsize(image):
-            from eaglenet.video.input_file import EMPTY_FILE
-
-            raise UsageError(f"{image}: {EMPTY_FILE}")
-        raise UsageError(f"--image {image} is a video; use --video {shell_quote(image)}")
-    if clip_id is not None and Path(clip_id).exists():
-        raise UsageError(
-            f"--similar {clip_id} is a file, not a clip id; use --video {shell_quote(clip_id)}"
-        )
-    if "negatives" in source and not (words or queries):
-        raise UsageError(f"--not works only with a text, not with {sources[0]}")
-    negatives = source.get("negatives", ())
-    if not words and queries is None:
-        return [Query(**source)]
-    return [
-        parse(text, folder=Path(), negatives=negatives, is_literal=is_literal)
-        for text in (read_lines(queries) if queries is not None else [join_words(words)])
-    ]
 
 
 def _clip_title(engine: Engine, query: AnyQuery) -> str:
@@ -317,108 +251,6 @@ def _clip_title(engine: Engine, query: AnyQuery) -> str:
     clip, files = engine.clip(query.clip_id)
     span = f", {format_time(clip.start)}-{format_time(clip.end)}" if files.durations[0] else ""
     return f"similar to {Path(files.paths[0][0]).name}{span}"
-
-
-def join_words(words: Sequence[str]) -> str:
-    """Join the words of a text typed without shell quotes.
-
-    >>> join_words(["a", "red", "car"])
-    'a red car'
-    """
-    if len(words) > 1 and any(" " in word for word in words):
-        refuse_store_among(words)
-        raise UsageError(
-            f"{len(words)} texts; search for one at a time, or for the lines of a file: "
-            "--queries FILE"
-        )
-    return " ".join(words)
-
-
-def refuse_store_among(words: Sequence[str]) -> None:
-    """Raise if one of the words of a text is a store."""
-    from eaglenet.store.disk import has_database
-
-    for word in words:
-        if has_database(expand_home(word)):
-            raise UsageError(f"{word} is a store; search in it with --store {shell_quote(word)}")
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the non-blank lines of a text file; ``-`` is standard input."""
-    name = "standard input" if str(path) == "-" else path
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-        text.encode()  # Python may decode other bytes of standard input as surrogates.
-    except UnicodeError:
-        raise UsageError(
-            f"{name}: is not a text file in UTF-8; expected one text per line"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{name}: cannot be read as a text file: {cause_of(error)}") from error
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        raise UsageError(f"{name}: is empty; expected one text per line")
-    return lines
-
-
-def ask_repeatedly(
-    find: Callable[[str], SearchResult], show: Callable[[SearchResult], None]
-) -> None:
-    """Prompt for texts until an empty line; play a result of the last search for a number."""
-    print_line(WELCOME, is_error=True)
-    last: SearchResult | None = None
-    with history():
-        while line := _prompt():
-            try:
-                if line.isdecimal() and last is not None:
-                    _play_rank(last, int(line))
-                else:
-                    last = find(line)
-                    show(last)
-            except EagleNetError as error:
-                print_line(f"error: {error}", is_error=True)
-
-
-def _prompt() -> str:
-    try:
-        return input(PROMPT).strip()
-    except EOFError:
-        print()
-        return ""
-
-
-def _play_rank(result: SearchResult, rank: int) -> None:
-    hits = [hit for hit in result.hits if hit.rank == rank]
-    if hits:
-        _play(hits[0])
-    else:
-        print_line(f"the last search has no result {rank}", is_error=True)
-
-
-def _play(hit: Hit) -> None:
-    player = play(hit.path, hit.moment.start)
-    print_line(f"playing {hit.path} in {player}", is_error=True)
-
-
-@contextmanager
-def history() -> Iterator[None]:
-    """Load and save the history of the prompt, if the system has readline."""
-    try:
-        import readline
-    except ImportError:
-        yield
-        return
-    path = data_folder() / "history"
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        readline.read_history_file(path)
-    readline.set_history_length(HISTORY_LENGTH)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            readline.write_history_file(path)
-            path.chmod(0o600)
 
 
 def _require_images() -> DrawImage:
@@ -467,11 +299,11 @@ def _report(
     if not output.as_json:
         for file in output.files:
             print_line(f"wrote {file}")
-    _print_notes(engine, store, results, options, output.as_json)
+    print_notes(engine, store, results, options, output.as_json)
     for target in (output.save_clips, output.save_reel):
-        _note_indexed_folder(target, engine.manifest.roots)
+        note_indexed_folder(target, engine.manifest.roots)
     if output.open_best and results[0].hits:
-        _play(results[0].hits[0])
+        play_hit(results[0].hits[0])
     if moments.problems:
         problems = list(dict.fromkeys(moments.problems))
         print_line(f"{pluralize(len(problems), 'result')} not saved:", is_error=True)
@@ -532,130 +364,6 @@ def _print_json(results: list[SearchResult], moments: SavedMoments, *, is_list: 
     print_json(rows if is_list else rows[0])
 
 
-def _print_notes(
-    engine: Engine,
-    store: str,
-    results: list[SearchResult],
-    options: SearchOptions,
-    as_json: bool,
-) -> None:
-    """Print notes on the searched store and on missing results to standard error."""
-    from eaglenet.indexing.files import is_missing_file
-
-    hits = [hit for result in results for hit in result.hits]
-    num_clips = len(engine.snapshot)
-    if not num_clips:
-        command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
-    elif "visual" not in options.modalities and not engine.info()["transcript_lines"]:
-        print_line(NO_TRANSCRIPTS, is_error=True)
-    elif not as_json:
-        # Several queries may have different dates: report the one that searches most.
-        num_searched = max(engine.num_searched(result.query, options) for result in results)
-        part = "" if num_searched == num_clips else f"{num_searched:,} of "
-        note = "" if engine.has_confidence else "; confidence was not measured for this model"
-        clips = pluralize(num_clips, "clip")
-        # Without hits, the reason says it.
-        hints = (engine.date_hint(result.query, options) for result in results if result.hits)
-        note += next(filter(None, hints), "")
-        print_line(f"searched {part}{clips} in {store}{note}", is_error=True)
-    has_moments = any(hit.duration and not hit.transcript for hit in hits)
-    if has_moments and engine.manifest.layout.num_frames == 1 and not as_json:
-        print_line("moments are whole clips: this model has one vector per clip", is_error=True)
-    if not as_json and len(results) == 1:
-        _print_name_hint(engine, results[0], options)
-    copies = {path for hit in hits for path in hit.metadata.get("copies", ())}
-    if copies and not as_json:
-        count = pluralize(len(copies), "near copy", "near copies")
-        print_line(f"{count} not shown; show them with --keep-duplicates", is_error=True)
-    if any("from_keyframes" in hit.metadata for hit in hits) and not as_json:
-        print_line(
-            "some hits are approximate (keyframes only); complete them with: eaglenet "
-            f"index {shell_join(engine.manifest.roots or ('FOLDER',))}{store_option(store)}",
-            is_error=True,
-        )
-    paths = dict.fromkeys(hit.path for hit in hits)
-    missing_paths = [path for path in paths if is_missing_file(path)]
-    if missing_paths:
-        files = pluralize(
-            len(missing_paths), "indexed file no longer exists", "indexed files no longer exist"
-        )
-        advice = _removal_advice(missing_paths[0], engine.manifest.roots, store)
-        print_line(f"{files} (first: {missing_paths[0]}); {advice}", is_error=True)
-
-
-def _note_indexed_folder(path: Path | None, roots: Sequence[str]) -> None:
-    """Say if moments were saved where the next index run finds them."""
-    if path is None:
-        return
-    root = next((root for root in roots if is_inside(absolute_location(path), root)), None)
-    if root is not None:
-        print_line(
-            f"{path} is in the indexed folder {root}: what was saved there will be indexed, too",
-            is_error=True,
-        )
-
-
-def _removal_advice(path: str, roots: Sequence[str], store: str) -> str:
-    """Return how to remove a file that no longer exists from a store."""
-    root = next((root for root in roots if is_inside(path, root)), None)
-    if root is None or os.path.exists(root):
-        folder = "FOLDER" if root is None else root
-        return (
-            f"remove from the store with: eaglenet index {shell_quote(folder)}"
-            f"{store_option(store)} --drop-missing"
-        )
-    # `index` refuses a folder that does not exist.
-    return (
-        f"{root} does not exist: if it was renamed, index it under its new name, and remove the "
-        f"old one from the store with: eaglenet store remove {shell_quote(root)}"
-        f"{store_option(store)}"
-    )
-
-
-def _print_name_hint(engine: Engine, result: SearchResult, options: SearchOptions) -> None:
-    """Print a hint if paths contain a text that looks like a name or has no likely hit."""
-    text = (result.query.text or "").strip('"') if isinstance(result.query, Query) else ""
-    is_found = any(hit.transcript or hit.match in ("sure", "likely") for hit in result.hits)
-    is_found = is_found and not re.search(r"[0-9_]", text) and not file_name_in(result.query)
-    if not text or is_found or options.filters or any(char in text for char in "*?["):
-        return
-    is_match = engine.read(lambda view: Filters(path=text).matches(view.files))
-    count = int(is_match.sum())
-    if 0 < count < len(is_match):
-        files = pluralize(count, "path contains", "paths contain")
-        print_line(
-            f"{files} this text; search only there: --path {shell_quote(text)}", is_error=True
-        )
-
-
-def _print_notice(query: AnyQuery, hits: HitList, options: SearchOptions) -> None:
-    if not hits.notice:
-        return
-    notice = hits.notice
-    if query.dates:
-        date = query.dates.notice
-        notice = notice.replace(date, f"{date} (--literal searches for the text as it is)", 1)
-    negation = negation_in(query, options)
-    if negation is not None and negation.text:
-        words = [negation.text, *(word for each in negation.negatives for word in ("--not", each))]
-        arguments = shell_join(words)
-        if negation.query:
-            advice = f" (or: {arguments})"
-        else:
-            advice = f"; to rank such moments lower, write: {arguments}"
-        notice = notice.replace(negation.hint, f"{negation.hint}{advice}", 1)
-    clip_id = clip_id_in(query)
-    if clip_id:
-        notice += f"; find moments like this clip: --similar {shell_quote(clip_id)}"
-    name = file_name_in(query)
-    # Unlike `Path.is_file`, this does not raise for a name that is too long.
-    if os.path.isfile(name) and Path(name).suffix.lower() in INDEXED_SUFFIXES:
-        option = "--image" if is_image(name) else "--video"
-        notice += f"; search with this file: {option} {shell_quote(name)}"
-    print_line(notice, is_error=True)
-
-
 def _print_captions(hits: list[CaptionHit], as_json: bool) -> None:
     if as_json:
         print_json(round_times([asdict(hit) for hit in hits]))
@@ -690,8 +398,7 @@ def highlights(
         return
     num_clips = len(engine.snapshot)
     if not num_clips:
-        command = f"eaglenet index PATH{store_option(store)}"
-        print_line(f"{store} contains no clips yet; add videos with: {command}", is_error=True)
+        note_empty_store(store)
         return
     ids = {hit.clip_id: engine.short_id(hit.clip_id) for hit in hits}
     reason = "" if hits else engine.why_empty(SearchOptions(filters=filters))

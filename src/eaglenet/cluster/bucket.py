@@ -47,18 +47,18 @@ from eaglenet.cluster.log import (
 )
 from eaglenet.cluster.mirror import BucketSnapshot, Mirror, MirrorStore, MirrorWriter, Position
 from eaglenet.core.errors import StoreError, UnreachableError, shell_join, shell_quote, store_option
-from eaglenet.core.object_storage import (
+from eaglenet.store import transcripts
+from eaglenet.store.database import read_bank
+from eaglenet.store.disk import DamageError
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import (
     SCHEMES,
     ChangedObjectError,
     MissingObjectError,
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.store import transcripts
-from eaglenet.store.database import read_bank
-from eaglenet.store.disk import DamageError
-from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import (
     Changes,
     ClipBatch,

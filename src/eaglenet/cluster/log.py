@@ -39,16 +39,16 @@ from typing import Any
 import numpy as np
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote
-from eaglenet.core.object_storage import (
+from eaglenet.core.untrusted import parse_json
+from eaglenet.store.disk import DamageError
+from eaglenet.store.hubness import HubnessBank
+from eaglenet.store.manifest import Layout, Manifest
+from eaglenet.store.object_storage import (
     ChangedObjectError,
     MissingObjectError,
     ObjectError,
     ObjectFolder,
 )
-from eaglenet.core.untrusted import parse_json
-from eaglenet.store.disk import DamageError
-from eaglenet.store.hubness import HubnessBank
-from eaglenet.store.manifest import Layout, Manifest
 from eaglenet.store.records import (
     Changes,
     ClipBatch,

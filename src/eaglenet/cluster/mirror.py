@@ -34,12 +34,12 @@ from eaglenet.cluster.log import (
 )
 from eaglenet.core.errors import StoreError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
-from eaglenet.core.object_storage import MissingObjectError, ObjectFolder
 from eaglenet.core.platform import CACHE_VARIABLE, cache_folder, disk_bytes
 from eaglenet.store.codes import Codes
 from eaglenet.store.database import Database, create, read_manifest
 from eaglenet.store.disk import DATABASE, DamageError, damage
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import MissingObjectError, ObjectFolder
 from eaglenet.store.records import Changes, Features
 from eaglenet.store.segments import Segment
 from eaglenet.store.snapshot import OutdatedError, Snapshot

@@ -26,8 +26,8 @@ import torch
 from eaglenet.cluster.workers import LostWorkerError, WorkerPool
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of, naming_extra
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.hardware import has_fast_int8
 from eaglenet.encoders import int8
+from eaglenet.encoders.hardware import has_fast_int8
 from eaglenet.indexing.decoding import (
     ClipRequest,
     decode_clips,

@@ -1,4 +1,4 @@
-"""Encoders, and the readers of their files: configuration, construction and recognition."""
+"""Encoders, the readers of their files, and the hardware that they run on."""
 
 from __future__ import annotations
 

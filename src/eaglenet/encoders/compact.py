@@ -13,12 +13,7 @@ from eaglenet.core.errors import ConfigError
 from eaglenet.core.types import Abilities, TextFeatures
 from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import Frames, TowerEncoder
-from eaglenet.encoders.blocks import (
-    Attention,
-    FeedForward,
-    ResidualBlock,
-    run_blocks,
-)
+from eaglenet.encoders.blocks import Attention, FeedForward, ResidualBlock, run_blocks
 from eaglenet.encoders.clip_config import TowerConfig, VisionTowerConfig
 from eaglenet.encoders.vision import (
     FirstTokens,

@@ -28,8 +28,8 @@ from jaxtyping import Float, Int, Int8, UInt8
 from torch import Tensor, nn
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
+from eaglenet.encoders.onnx_graph import OWN_DOMAIN, Graph, open_session
 
 NUM_OUTLIERS = 8
 """Number of inputs per layer that are multiplied in fp32."""

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 from eaglenet.core.types import Abilities
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import TowerEncoder
-from eaglenet.encoders.blocks import (
-    AttentionPooling,
-    Rotation,
-    initialise_blocks,
-    make_blocks,
-)
+from eaglenet.encoders.blocks import AttentionPooling, Rotation, initialise_blocks, make_blocks
 from eaglenet.encoders.clip import TextTower
 from eaglenet.encoders.clip_config import (
     CLIP_LOGIT_SCALE,

@@ -15,25 +15,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from eaglenet.core.errors import (
-    ConfigError,
-    ModelNotFoundError,
-    UsageError,
-)
+from eaglenet.core.errors import ConfigError, ModelNotFoundError, UsageError
 from eaglenet.core.files import expand_home
-from eaglenet.core.hardware import has_fast_bf16
-from eaglenet.core.types import (
-    Abilities,
-    Clips,
-    Resize,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Abilities, Clips, Resize, TextFeatures, Tokens, VideoFeatures
 from eaglenet.encoders import ENCODERS, EncoderSpec, Pretrained
 from eaglenet.encoders.base import BaseEncoder, TextSource, VideoSource
 from eaglenet.encoders.catalogue import ST_PREFIX
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE
+from eaglenet.encoders.hardware import has_fast_bf16
 from eaglenet.encoders.hub import find_snapshot, split_st_name
 from eaglenet.encoders.low_rank import is_adapter
 from eaglenet.encoders.sentence_transformer_files import (

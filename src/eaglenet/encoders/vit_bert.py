@@ -13,12 +13,7 @@ from eaglenet.core.types import Abilities
 from eaglenet.encoders import ENCODERS, EncoderSpec
 from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.clip_config import CLIP_LOGIT_SCALE, VisionConfig
-from eaglenet.encoders.compact import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    CompactText,
-    CompactTextConfig,
-)
+from eaglenet.encoders.compact import IMAGENET_MEAN, IMAGENET_STD, CompactText, CompactTextConfig
 from eaglenet.encoders.vision import PatchEmbedding, VisionTower
 
 

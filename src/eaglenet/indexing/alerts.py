@@ -37,14 +37,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.chat import KEY_VARIABLE
 from eaglenet.core.errors import EagleNetError, UsageError
 from eaglenet.core.files import LockHeldError, hold_lock
-from eaglenet.core.hits import Hit
 from eaglenet.core.platform import data_folder
+from eaglenet.search.chat import KEY_VARIABLE
 from eaglenet.search.confidence import MIN_CLIPS
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
+from eaglenet.search.hit import Hit
 from eaglenet.search.options import Filters, SearchOptions
 from eaglenet.search.query import Query, clean_text
 from eaglenet.search.wording import negation_in

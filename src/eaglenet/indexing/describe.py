@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.progress import Progress
 from eaglenet.indexing.recognition import INFINITY, ChunkLines, ChunkRequest, RecognitionRun
 from eaglenet.indexing.transcripts import TranscriptRun
+from eaglenet.search.chat import ChatError, ChatServer, ReplyError
 from eaglenet.store.records import IndexedFile, TranscriptKind
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.transcripts.lines import TranscriptLine, clean_lines, clean_text

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import NonFiniteError, UsageError
-from eaglenet.core.hardware import AUTO, autocast_for, choose_precision, has_fast_int8
+from eaglenet.encoders.hardware import AUTO, autocast_for, choose_precision, has_fast_int8
 from eaglenet.indexing.decoding import ClipFailure, ClipFrames, Damage
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.models.light_model import LightModel, mean_of_frames

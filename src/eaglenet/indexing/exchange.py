@@ -37,13 +37,7 @@ from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.base import Store, Writer
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import (
-    Changes,
-    ClipBatch,
-    IndexedFile,
-    Source,
-    SourceLines,
-)
+from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.store import kind_of, open_store
 from eaglenet.transcripts.lines import TranscriptLine

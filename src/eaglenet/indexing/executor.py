@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import free_gpu_memory
 from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
+from eaglenet.encoders.hardware import free_gpu_memory
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.files import CandidateFile

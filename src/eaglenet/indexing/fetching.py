@@ -19,13 +19,6 @@ from pathlib import Path, PurePosixPath
 from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of
 from eaglenet.core.files import atomic_write
-from eaglenet.core.object_storage import (
-    MissingObjectError,
-    ObjectEntry,
-    ObjectFolder,
-    absolute_location,
-    is_object_url,
-)
 from eaglenet.core.platform import cache_folder, opened_path
 from eaglenet.indexing.files import (
     LEADS_OUT,
@@ -34,6 +27,13 @@ from eaglenet.indexing.files import (
     is_missing_file,
     leads_out,
     version_of,
+)
+from eaglenet.store.object_storage import (
+    MissingObjectError,
+    ObjectEntry,
+    ObjectFolder,
+    absolute_location,
+    is_object_url,
 )
 from eaglenet.store.records import IndexedFile
 from eaglenet.video.containers import INDEXED_SUFFIXES

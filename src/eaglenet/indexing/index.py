@@ -11,22 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
-from eaglenet.core import hardware
-from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.object_storage import absolute_location, is_object_url, require_names
 from eaglenet.core.platform import default_store
-from eaglenet.core.progress import (
-    Progress,
-    ProgressUpdate,
-    activity,
-    is_watched,
-    show_progress,
-)
+from eaglenet.core.progress import Progress, ProgressUpdate, activity, is_watched, show_progress
 from eaglenet.core.settings import from_plain
 from eaglenet.core.text import list_unknown
+from eaglenet.encoders import hardware
 from eaglenet.indexing.decoding import check_splitting
 from eaglenet.indexing.describe import ClipDescriber, DescriptionRun
 from eaglenet.indexing.encoding import prepare_for_precision
@@ -54,7 +46,9 @@ from eaglenet.indexing.recognition import (
 from eaglenet.indexing.report import IndexReport, OnProgress, show_on
 from eaglenet.indexing.run import Commit, IndexRun, Tally
 from eaglenet.indexing.transcripts import TranscriptRun, encode_transcripts
+from eaglenet.search.chat import ChatServer
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import absolute_location, is_object_url, require_names
 from eaglenet.store.store import check_location, kind_of, open_store
 from eaglenet.transcripts.ocr import OcrModel
 from eaglenet.transcripts.speech import SpeechModel

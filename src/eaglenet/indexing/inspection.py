@@ -14,12 +14,7 @@ from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.decoding import Window, split_windows
 from eaglenet.indexing.fetching import current_version, local_path, share
-from eaglenet.indexing.files import (
-    CHANGED,
-    CandidateFile,
-    FileVersion,
-    content_hash,
-)
+from eaglenet.indexing.files import CHANGED, CandidateFile, FileVersion, content_hash
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import read_embedded_subtitles
 from eaglenet.video.decoding import is_video, probe

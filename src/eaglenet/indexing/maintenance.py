@@ -18,12 +18,6 @@ import numpy as np
 from eaglenet.core import untrusted
 from eaglenet.core.errors import StoreError, UsageError, cause_of, shell_quote, store_option
 from eaglenet.core.files import expand_home
-from eaglenet.core.object_storage import (
-    absolute_location,
-    is_object_url,
-    require_names,
-    select_inside,
-)
 from eaglenet.core.platform import swap_folders
 from eaglenet.indexing.exchange import clip_batch, read_table, require, rows_of
 from eaglenet.indexing.files import tags_of
@@ -32,6 +26,12 @@ from eaglenet.indexing.transcripts import make_store_lines
 from eaglenet.store.disk import writer_lock
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import (
+    absolute_location,
+    is_object_url,
+    require_names,
+    select_inside,
+)
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile, Source, SourceLines
 from eaglenet.store.store import (
     LocalStore,

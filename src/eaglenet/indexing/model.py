@@ -16,26 +16,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from eaglenet.core import hardware, untrusted
+from eaglenet.core import untrusted
 from eaglenet.core.errors import UsageError, cause_of, require_torch
 from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import FrameSpec, Splitting
-from eaglenet.core.object_storage import absolute_location
 from eaglenet.core.progress import activity
+from eaglenet.encoders import hardware
 from eaglenet.indexing.decoding import with_shared_frames
 from eaglenet.indexing.options import OFF, OWN, HubnessChoice, IndexOptions
-from eaglenet.models.files import (
-    CHECK_TEXTS,
-    check_frames,
-    check_vectors,
-    head_folder,
-    is_packaged,
-)
+from eaglenet.models.files import CHECK_TEXTS, check_frames, check_vectors, head_folder, is_packaged
 from eaglenet.models.light_model import LightModel, mean_of_frames, unit
 from eaglenet.search.model import require_model, require_model_name
 from eaglenet.search.query import clean_text
 from eaglenet.store.hubness import TEMPERATURE, HubnessBank
 from eaglenet.store.manifest import SECONDS, Layout, Manifest, cannot_mix
+from eaglenet.store.object_storage import absolute_location
 from eaglenet.store.store import kind_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglenet.core.object_storage import absolute_location, is_object_url, select_inside
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage
 from eaglenet.indexing.executor import ClipOutcome, Executor
 from eaglenet.indexing.fetching import current_version, is_missing, share_stored
@@ -36,6 +35,7 @@ from eaglenet.indexing.report import (
 )
 from eaglenet.indexing.transcripts import TranscriptRun
 from eaglenet.store.base import Writer
+from eaglenet.store.object_storage import absolute_location, is_object_url, select_inside
 from eaglenet.store.records import Changes, ClipBatch, IndexedFile
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits

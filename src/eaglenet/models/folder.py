@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, ModelNotFoundError, UnknownNameError, UsageError
 from eaglenet.core.files import expand_home, write_json, write_tensors
-from eaglenet.core.hardware import require_device
 from eaglenet.core.progress import activity
 from eaglenet.core.settings import from_plain
 from eaglenet.core.types import Encoder, FrameSpec
@@ -22,6 +21,7 @@ from eaglenet.encoders.base import TowerEncoder
 from eaglenet.encoders.catalogue import ALIASES, HUB_IDS, ST_PREFIX
 from eaglenet.encoders.clip_config import check_sizes
 from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.hardware import require_device
 from eaglenet.encoders.hub import find_hub_folder
 from eaglenet.encoders.weights import materialise, read_safetensors, reading_on_demand
 from eaglenet.layers.transformer import default_heads

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.core.platform import num_cores
+from eaglenet.encoders.onnx_graph import OWN_DOMAIN, Graph, open_session
 from eaglenet.models.files import Array, Weights
 
 Precision = Literal["fp32", "int8"]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from eaglenet.core import untrusted
 from eaglenet.core.errors import CheckpointError, cause_of
 from eaglenet.core.files import write_json
-from eaglenet.core.hits import Hit
+from eaglenet.search.hit import Hit
 
 FILE = "confidence.json"
 MAX_RIVALS = 100

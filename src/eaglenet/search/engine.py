@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 import numpy as np
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, require_torch
-from eaglenet.core.hardware import require_device
-from eaglenet.core.hits import Hit
 from eaglenet.core.platform import default_store
 from eaglenet.core.text import pluralize
+from eaglenet.encoders.hardware import require_device
 from eaglenet.models.files import model_folder
 from eaglenet.models.light_model import MEANING_MODEL, LightModel, MeaningEncoder
 from eaglenet.search.confidence import Calibration
 from eaglenet.search.grammar import AnyQuery, clip_id_in, file_name_in, parse
+from eaglenet.search.hit import Hit
 from eaglenet.search.hits import (
     CaptionHit,
     Explanation,

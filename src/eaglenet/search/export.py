@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from eaglenet.core.errors import UsageError, VideoDecodeError, store_option
 from eaglenet.core.files import write_output
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.hits import Hit, TranscriptKind, file_url
 from eaglenet.search.confidence import match_text
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit, file_url
 from eaglenet.search.hits import SearchResult
 from eaglenet.search.retrieval import StoreView
 from eaglenet.search.timelines import (
@@ -32,6 +32,7 @@ from eaglenet.search.timelines import (
     read_media_values,
     save_text,
 )
+from eaglenet.store.records import TranscriptKind
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
 from eaglenet.video.limits import Limits

@@ -22,8 +22,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.engine import Engine
+from eaglenet.search.hit import Hit, Moment
 from eaglenet.search.hits import HitList, make_hit
 from eaglenet.search.options import Filters, SearchOptions, check_count
 from eaglenet.search.reranking import spaced_indices

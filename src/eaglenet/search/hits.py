@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import EagleNetError, StoreError, UsageError, missing_extra, shell_quote
-from eaglenet.core.hits import Hit, Moment, round_times
-from eaglenet.core.object_storage import is_object_url
 from eaglenet.core.text import escape_line, format_time
 from eaglenet.search.confidence import match_text
 from eaglenet.search.grammar import AnyQuery
+from eaglenet.search.hit import Hit, Moment, round_times
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import SearchOptions, path_matcher
 from eaglenet.search.query import clean_texts
@@ -35,6 +34,7 @@ from eaglenet.search.selection import (
 )
 from eaglenet.search.shortlist import hubness_offsets
 from eaglenet.search.transcripts import ClipTranscript, fuse_scores
+from eaglenet.store.object_storage import is_object_url
 from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 

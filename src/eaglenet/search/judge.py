@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.errors import EagleNetError, UsageError
-from eaglenet.core.hits import Hit
+from eaglenet.search.chat import ChatError, ChatServer, ReplyError
 from eaglenet.search.grammar import AnyQuery
+from eaglenet.search.hit import Hit
 from eaglenet.search.hits import ClipSource
 from eaglenet.search.query import Query
 from eaglenet.video.frame_images import Span, check_sheet, decode_sheet, draw_sheet

@@ -26,7 +26,7 @@ from eaglenet.search.places import find_place, fold_accents
 from eaglenet.video.recording import Place, distances, parse_distance
 
 if TYPE_CHECKING:
-    from eaglenet.core.hits import Modality
+    from eaglenet.search.hit import Modality
     from eaglenet.store.records import FileTable
 
 MAX_RESULTS = 10_000

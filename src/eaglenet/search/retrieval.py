@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit
-from eaglenet.core.object_storage import outermost
 from eaglenet.models.light_model import MeaningEncoder
 from eaglenet.search.confidence import SAMPLE_SIZE, Calibration
 from eaglenet.search.dates import DateRange
 from eaglenet.search.grammar import AnyQuery, ComposedQuery, TemporalQuery
+from eaglenet.search.hit import Hit
 from eaglenet.search.hits import make_hits, make_transcript_hits
 from eaglenet.search.model import ClipFeatures, SearchModel
 from eaglenet.search.options import MAX_RESULTS, SearchOptions
@@ -35,6 +34,7 @@ from eaglenet.search.shortlist import Scan, Shortlist, make_shortlists, scan_nam
 from eaglenet.search.transcripts import ClipTranscript, Meaning, rank_clips
 from eaglenet.store.base import Store
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import outermost
 from eaglenet.store.records import FileTable
 from eaglenet.store.snapshot import Snapshot
 

@@ -19,7 +19,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.hits import Moment
+from eaglenet.search.hit import Moment
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.reranking import EncodedQuery, spaced_indices, unit_vectors

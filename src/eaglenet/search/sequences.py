@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.hits import Hit, Moment
 from eaglenet.search.grammar import TemporalQuery
+from eaglenet.search.hit import Hit, Moment
 from eaglenet.search.hits import make_hit
 from eaglenet.search.model import ClipFeatures
 from eaglenet.search.options import SearchOptions

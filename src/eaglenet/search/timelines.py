@@ -24,7 +24,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from eaglenet.core.errors import UsageError, VideoDecodeError, cause_of
 from eaglenet.core.files import write_output
-from eaglenet.core.hits import Hit, file_url
+from eaglenet.search.hit import Hit, file_url
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.subtitles import format_subtitles
 

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from eaglenet.core.errors import ModelNotFoundError, UsageError
 from eaglenet.core.files import expand_home
 from eaglenet.core.frame_spec import Splitting
-from eaglenet.core.hardware import AUTO, require_device
-from eaglenet.core.object_storage import absolute_location
 from eaglenet.core.types import Clips, FrameSpec, TextFeatures, VideoFeatures
 from eaglenet.encoders.base import TowerEncoder
+from eaglenet.encoders.hardware import AUTO, require_device
 from eaglenet.encoders.hub import exact_name
 from eaglenet.methods.base import Method, evaluating
 from eaglenet.models.files import (
@@ -36,13 +35,9 @@ from eaglenet.models.files import (
 from eaglenet.models.folder import with_head
 from eaglenet.scoring import Scorer, choose
 from eaglenet.scoring.scorer import ReferenceScorer
-from eaglenet.search.model import (
-    ClipFeatures,
-    ManifestSource,
-    require_identity,
-    require_model,
-)
+from eaglenet.search.model import ClipFeatures, ManifestSource, require_identity, require_model
 from eaglenet.store.manifest import Layout, Manifest, feature_arrays, video_features
+from eaglenet.store.object_storage import absolute_location
 
 logger = logging.getLogger(__name__)
 

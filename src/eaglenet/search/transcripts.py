@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.hits import Modality, Moment, TranscriptKind, TranscriptMatch
+from eaglenet.search.hit import Modality, Moment, TranscriptMatch
 from eaglenet.search.query import PREFIX, TranscriptQuery
-from eaglenet.store.records import Clip, LineHit, LineQuery, Phrase, WindowHit
+from eaglenet.store.records import Clip, LineHit, LineQuery, Phrase, TranscriptKind, WindowHit
 from eaglenet.store.snapshot import Snapshot
 from eaglenet.store.transcripts import stem_words
 from eaglenet.transcripts.lines import (

@@ -8,13 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from eaglenet.search.grammar import (
-    SUBTRACTED_WEIGHT,
-    AnyQuery,
-    ComposedQuery,
-    Part,
-    TemporalQuery,
-)
+from eaglenet.search.grammar import SUBTRACTED_WEIGHT, AnyQuery, ComposedQuery, Part, TemporalQuery
 from eaglenet.search.model import SearchModel
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query, normalise_quotes

@@ -15,11 +15,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Hit, Moment, round_times
 from eaglenet.core.text import without_surrogates
 from eaglenet.encoders.catalogue import CARDS
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery, from_json, parse
+from eaglenet.search.hit import Hit, Moment, round_times
 from eaglenet.search.hits import recording_of
 from eaglenet.search.options import SearchOptions
 from eaglenet.search.query import Query as SearchQuery

@@ -20,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from eaglenet.core.hits import Hit
 from eaglenet.core.platform import num_cores
 from eaglenet.search.grammar import AnyQuery
+from eaglenet.search.hit import Hit
 from eaglenet.search.options import SearchOptions
 
 logger = logging.getLogger(__name__)

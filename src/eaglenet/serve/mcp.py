@@ -40,11 +40,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from eaglenet.core.errors import EagleNetError
-from eaglenet.core.hits import Hit, Modality, TranscriptKind, round_times
 from eaglenet.core.text import list_unknown
 from eaglenet.search.confidence import fits_nothing
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import parse
+from eaglenet.search.hit import Hit, Modality, round_times
 from eaglenet.search.options import MODALITIES, SearchOptions
 from eaglenet.search.query import Query
 from eaglenet.search.retrieval import StoreView
@@ -69,7 +69,7 @@ from eaglenet.serve.tool_results import (
     place_text,
     visible_text,
 )
-from eaglenet.store.records import Clip, FileTable
+from eaglenet.store.records import Clip, FileTable, TranscriptKind
 from eaglenet.version import __version__
 from eaglenet.video.frame_images import segment_middles
 from eaglenet.video.reel import Segment, copy_reel, end_reel, start_reel

@@ -25,8 +25,8 @@ from eaglenet.core.errors import (
     UsageError,
     VideoDecodeError,
 )
-from eaglenet.core.object_storage import ObjectError
 from eaglenet.core.text import without_surrogates
+from eaglenet.store.object_storage import ObjectError
 
 logger = logging.getLogger(__name__)
 

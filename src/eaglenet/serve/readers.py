@@ -18,8 +18,8 @@ import anyio.to_thread
 from eaglenet.core.errors import UsageError
 from eaglenet.core.files import try_lock
 from eaglenet.core.frame_spec import FrameSpec
-from eaglenet.core.hits import Hit
 from eaglenet.core.platform import is_own_file, open_for_locking
+from eaglenet.search.hit import Hit
 from eaglenet.search.timelines import (
     Media,
     check_media_values,

@@ -18,14 +18,8 @@ from pydantic import (
 )
 
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hits import Label, Modality, TranscriptKind
-from eaglenet.search.grammar import (
-    DEFAULT_WEIGHT,
-    MAX_PARTS,
-    MAX_STEPS,
-    MAX_WEIGHT,
-    MAX_WITHIN,
-)
+from eaglenet.search.grammar import DEFAULT_WEIGHT, MAX_PARTS, MAX_STEPS, MAX_WEIGHT, MAX_WITHIN
+from eaglenet.search.hit import Label, Modality
 from eaglenet.search.options import MODALITIES, Filters, SearchOptions
 from eaglenet.search.places import find_place
 from eaglenet.search.query import MAX_CHARACTERS
@@ -40,6 +34,7 @@ from eaglenet.serve.settings import (
     MAX_TAGS,
     SHORTLIST,
 )
+from eaglenet.store.records import TranscriptKind
 
 # At least one character that is neither a control character nor a space. Spaces are listed because
 # dialects of regular expressions differ in what counts as one; the pattern is anchored because some

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eaglenet.core import untrusted
-from eaglenet.core.chat import ChatServer
 from eaglenet.core.errors import EagleNetError, UsageError, cause_of
 from eaglenet.core.settings import from_plain
+from eaglenet.search.chat import ChatServer
 
 MAX_QUERY_CHARACTERS = 1000
 MAX_RESULTS = 200

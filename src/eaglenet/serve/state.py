@@ -10,9 +10,9 @@ from typing import cast
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from eaglenet.core.hits import Hit
 from eaglenet.search.engine import Engine
 from eaglenet.search.grammar import AnyQuery
+from eaglenet.search.hit import Hit
 from eaglenet.search.judge import TIMEOUT, Judge, Judgement
 from eaglenet.serve.batching import Batcher
 from eaglenet.serve.library import Libraries

@@ -6,8 +6,9 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from eaglenet.core.hits import Label, Modality, TranscriptKind
 from eaglenet.core.text import replace_invisible
+from eaglenet.search.hit import Label, Modality
+from eaglenet.store.records import TranscriptKind
 
 MAX_TEXT = 500
 """Characters of a transcript line or a path that are returned."""

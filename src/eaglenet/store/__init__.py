@@ -1,1 +1,1 @@
-"""The local store: SQLite for files, clips and transcripts, mapped segments for vectors."""
+"""The local store: SQLite for files, clips, transcripts; mapped segments for vectors; buckets."""

@@ -8,15 +8,7 @@ from typing import Protocol, Self
 
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
-from eaglenet.store.records import (
-    Changes,
-    IndexedFile,
-    Line,
-    Repaired,
-    Source,
-    SourceKey,
-    Verified,
-)
+from eaglenet.store.records import Changes, IndexedFile, Line, Repaired, Source, SourceKey, Verified
 from eaglenet.store.snapshot import Snapshot
 
 

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core.hits import TranscriptKind as TranscriptKind
-
 Status = Literal["done", "failed"]
+TranscriptKind = Literal["subtitle", "speech", "text", "description"]
+"""Origin of a transcript line: subtitles, speech recognition, on-screen text, or a description."""
 ClipKey = tuple[str, int]
 """Content hash of the file, and number of the clip in it."""
 Features = NDArray[np.void]

@@ -28,13 +28,7 @@ from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, shell_join, shell_quote
 from eaglenet.store import transcripts
-from eaglenet.store.database import (
-    Database,
-    State,
-    connect,
-    create,
-    put_state,
-)
+from eaglenet.store.database import Database, State, connect, create, put_state
 from eaglenet.store.disk import (
     DATABASE,
     DamageError,

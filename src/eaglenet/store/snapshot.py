@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, UnknownClipError
-from eaglenet.core.name_dates import time_from_name
 from eaglenet.store import transcripts
 from eaglenet.store.codes import Codes, scan_blocks
 from eaglenet.store.database import Database, read_bank
 from eaglenet.store.disk import DamageError, table_damage
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.name_dates import time_from_name
 from eaglenet.store.records import (
     ID_CHARACTERS,
     Clip,

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglenet.core.errors import StoreError, StoreLockedError, shell_quote, store_option
-from eaglenet.core.object_storage import SCHEMES
 from eaglenet.core.registry import Registry
 from eaglenet.core.untrusted import parse_json
 from eaglenet.store.base import Store
@@ -49,6 +48,7 @@ from eaglenet.store.disk import (
 )
 from eaglenet.store.hubness import HubnessBank
 from eaglenet.store.manifest import Manifest
+from eaglenet.store.object_storage import SCHEMES
 from eaglenet.store.records import IndexedFile, Repaired, Verified
 from eaglenet.store.schema import OldSchemaError
 from eaglenet.store.segments import FOLDER, KINDS, Segment, SegmentInfo

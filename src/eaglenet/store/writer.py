@@ -43,14 +43,7 @@ from eaglenet.store.records import (
     SourceKey,
     SourceWindows,
 )
-from eaglenet.store.schema import (
-    HIDDEN,
-    KEYFRAME_CLIPS,
-    insert_statement,
-    migrate,
-    put_row,
-    row_of,
-)
+from eaglenet.store.schema import HIDDEN, KEYFRAME_CLIPS, insert_statement, migrate, put_row, row_of
 from eaglenet.store.segments import (
     FOLDER,
     KINDS,

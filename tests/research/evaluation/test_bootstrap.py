@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from eaglenet.core.errors import UsageError
 from eaglenet.core.types import TextFeatures, VideoFeatures
 from eaglenet.methods import METHODS
-from eaglenet.research.evaluation.metrics import EvaluationOptions, rank_pairs, retrieval_metrics
-from eaglenet.research.evaluation.report import (
+from eaglenet.research.evaluation.differences import (
     compare_ranks,
     difference_blocks,
     paired_bootstrap,
     read_ranks,
-    to_markdown,
 )
+from eaglenet.research.evaluation.document import to_markdown
+from eaglenet.research.evaluation.metrics import EvaluationOptions, rank_pairs, retrieval_metrics
 from eaglenet.research.evaluation.run_records import RecipeGroup
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from eaglenet.research.evaluation.paper import paper_tables
-from eaglenet.research.evaluation.run_records import (
+from eaglenet.research.evaluation.conditions import (
     CLIP,
     CONDITIONS_BEFORE_CLIP,
     ERRATA,
@@ -11,6 +10,7 @@ from eaglenet.research.evaluation.run_records import (
     paper_conditions,
     run_conditions,
 )
+from eaglenet.research.evaluation.paper import paper_tables
 from eaglenet.research.recipes import Recipe
 
 

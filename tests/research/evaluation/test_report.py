@@ -16,6 +16,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.types import Clips, Tokens
 from eaglenet.research.data.sources import Source
 from eaglenet.research.evaluation import figures as figures_module
+from eaglenet.research.evaluation.document import make_table
 from eaglenet.research.evaluation.figures import (
     Curve,
     QualitativeExample,
@@ -29,7 +30,7 @@ from eaglenet.research.evaluation.figures import (
 )
 from eaglenet.research.evaluation.latex import LatexTable, escape_latex, find_marks
 from eaglenet.research.evaluation.paper import recall_against_time
-from eaglenet.research.evaluation.report import make_table, write_report
+from eaglenet.research.evaluation.report import write_report
 from eaglenet.research.evaluation.run_records import group_runs, read_runs
 
 PNG = b"\x89PNG"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import eaglenet
 from eaglenet.cli.main import app
 from eaglenet.core.errors import DatasetError, UsageError
-from eaglenet.core.hardware import has_fast_bf16
+from eaglenet.encoders.hardware import has_fast_bf16
 from eaglenet.research.data.demo.dataset import demo_split, render_clips
 from eaglenet.research.data.features import load_feature_folder
 from eaglenet.research.data.sources import clip_source

@@ -12,7 +12,8 @@ import pytest
 from eaglenet.core.errors import UsageError
 from eaglenet.core.process import Child, start_child
 from eaglenet.methods import METHODS
-from eaglenet.research.evaluation.report import read_ranks, write_report
+from eaglenet.research.evaluation.differences import read_ranks
+from eaglenet.research.evaluation.report import write_report
 from eaglenet.research.experiments import campaign as campaign_module
 from eaglenet.research.experiments.campaign import (
     CannotRun,

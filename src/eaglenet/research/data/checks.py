@@ -14,13 +14,7 @@ from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.text import pluralize
 from eaglenet.core.types import FrameSpec
 from eaglenet.research.data.annotation_files import finder_for
-from eaglenet.research.data.records import (
-    DATASETS,
-    LEFT_OUT,
-    Split,
-    VideoProblem,
-    VideoRecord,
-)
+from eaglenet.research.data.records import DATASETS, LEFT_OUT, Split, VideoProblem, VideoRecord
 from eaglenet.research.data.records import logger as records_logger
 
 if TYPE_CHECKING:

@@ -16,14 +16,7 @@ from torch import Tensor
 from eaglenet.core import untrusted
 from eaglenet.core.errors import DatasetError, NonFiniteError, UsageError
 from eaglenet.core.files import atomic_folder, write_json
-from eaglenet.core.types import (
-    Expert,
-    FrameSpec,
-    TextFeatures,
-    TextGraph,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Expert, FrameSpec, TextFeatures, TextGraph, Tokens, VideoFeatures
 from eaglenet.research.data.annotation_files import read_json
 from eaglenet.research.data.records import RetrievalProtocol, hold_out_ids
 

@@ -20,14 +20,7 @@ from eaglenet.core.files import expand_home
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import Registry
 from eaglenet.core.text import pluralize
-from eaglenet.core.types import (
-    Clips,
-    FrameSpec,
-    PairBatch,
-    TextFeatures,
-    Tokens,
-    VideoFeatures,
-)
+from eaglenet.core.types import Clips, FrameSpec, PairBatch, TextFeatures, Tokens, VideoFeatures
 from eaglenet.methods.base import Method
 from eaglenet.research.data.frame_cache import (
     FrameCache,

@@ -29,16 +29,13 @@ from eaglenet.research.data import SOURCES
 from eaglenet.research.data.records import check_split_name
 from eaglenet.research.data.sources import DataChoice, few_videos
 from eaglenet.research.evaluation import report
+from eaglenet.research.evaluation.conditions import Conditions, conditions_lines, run_conditions
+from eaglenet.research.evaluation.differences import RANKS
+from eaglenet.research.evaluation.document import TABLES, make_table, to_markdown
 from eaglenet.research.evaluation.evaluate import mean_and_spread
 from eaglenet.research.evaluation.metrics import EvaluationOptions
-from eaglenet.research.evaluation.report import RANKS, make_table, to_markdown
-from eaglenet.research.evaluation.run_records import (
-    RESULT,
-    Conditions,
-    conditions_lines,
-    describe_environment,
-    run_conditions,
-)
+from eaglenet.research.evaluation.result_tables import METRICS, format_spread
+from eaglenet.research.evaluation.run_records import RESULT, describe_environment
 from eaglenet.research.experiments.build import (
     ExperimentCheck,
     build_method,
@@ -336,7 +333,7 @@ class TrialRow:
     def recall_text(self, direction: str, name: str) -> str:
         """Format a recall as mean +- deviation; without the deviation for one seed."""
         mean, deviation = self.mean[direction][name], self.std[direction][name]
-        return report.format_spread(mean, deviation, len(self.seeds))
+        return format_spread(mean, deviation, len(self.seeds))
 
 
 @dataclass(frozen=True)
@@ -553,7 +550,7 @@ def written_files(folder: Path, name: str) -> list[str]:
     """List the files of :func:`write_report` that a reader opens first."""
     report_folder = folder / "report"
     names = [folder / f"{name}.md", folder / f"{name}.json"]
-    names += [report_folder / "report.md", report_folder / report.TABLES]
+    names += [report_folder / "report.md", report_folder / TABLES]
     return [str(path) for path in names if path.exists()]
 
 
@@ -568,7 +565,7 @@ def plain_rows(
 def campaign_table(rows: Sequence[CampaignRow]) -> tuple[list[str], list[list[str]]]:
     """Make a table of recalls, times and sizes: the header, and the cells of each row."""
     header = [
-        "", *(f"{direction} {name}" for direction in ("t2v", "v2t") for name in report.METRICS),
+        "", *(f"{direction} {name}" for direction in ("t2v", "v2t") for name in METRICS),
         "Rsum", "train s", "epoch s", "test s", "scoring s", "head params", "peak MiB",
     ]  # fmt: skip
     sizes = sorted({size for row in finished_rows(rows) for size in row.pair_seconds}, key=int)
@@ -597,12 +594,8 @@ def _cells(row: CampaignRow, sizes: Sequence[str] = ()) -> list[str]:
     peak = row.peak_memory_bytes
     return [
         row.label,
-        *(
-            row.recall_text(direction, name)
-            for direction in ("t2v", "v2t")
-            for name in report.METRICS
-        ),
-        report.format_spread(row.mean["Rsum"], row.std["Rsum"], len(row.seeds)),
+        *(row.recall_text(direction, name) for direction in ("t2v", "v2t") for name in METRICS),
+        format_spread(row.mean["Rsum"], row.std["Rsum"], len(row.seeds)),
         f"{row.train_seconds:.0f}",
         "-" if row.epoch_seconds is None else f"{row.epoch_seconds:.1f}",
         f"{row.test_seconds:.1f}",

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from eaglenet.core.hardware import autocast_for
 from eaglenet.core.platform import num_cores
 from eaglenet.core.text import format_hours, pluralize
 from eaglenet.core.types import Clips, FrameSpec, PairBatch, TextFeatures, VideoFeatures
 from eaglenet.encoders.features import FeatureConfig
+from eaglenet.encoders.hardware import autocast_for
 from eaglenet.methods.base import Method
 from eaglenet.models.folder import load
 from eaglenet.research.data.frame_folder import FRAMES

@@ -20,13 +20,7 @@ from eaglenet.core.errors import (
     UnknownNameError,
     UsageError,
 )
-from eaglenet.core.files import (
-    LockHeldError,
-    expand_home,
-    hold_lock,
-    read_json,
-    write_json,
-)
+from eaglenet.core.files import LockHeldError, expand_home, hold_lock, read_json, write_json
 from eaglenet.core.progress import Progress
 from eaglenet.core.registry import imported_modules
 from eaglenet.core.settings import differences

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from eaglenet.core.errors import ConfigError, UsageError, shell_quote
 from eaglenet.core.files import atomic_folder, expand_home, hold_lock
-from eaglenet.core.hardware import Precision, autocast_for, choose_precision
 from eaglenet.core.progress import Progress, report_progress
 from eaglenet.core.types import Expert, TextFeatures, TextGraph, Tokens
 from eaglenet.encoders import ENCODERS
 from eaglenet.encoders.features import ExpertConfig, FeatureEncoder
+from eaglenet.encoders.hardware import Precision, autocast_for, choose_precision
 from eaglenet.methods.base import Method
 from eaglenet.models.files import MODEL, WEIGHTS, WHOLE_MODEL, local_folder
 from eaglenet.models.folder import load, save, save_head, with_head
@@ -33,12 +33,7 @@ from eaglenet.research.data.features import (
     read_index,
     save_feature_folder,
 )
-from eaglenet.research.data.frame_folder import (
-    FRAMES,
-    OPTIONS,
-    inspect_frames,
-    open_clips,
-)
+from eaglenet.research.data.frame_folder import FRAMES, OPTIONS, inspect_frames, open_clips
 from eaglenet.research.data.frame_folder import INDEX_FILE as FRAMES_INDEX
 from eaglenet.research.data.records import check_split_name, hold_out_ids
 from eaglenet.research.data.role_graphs import expand_to_tokens, role_graphs

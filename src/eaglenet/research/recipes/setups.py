@@ -17,12 +17,7 @@ from eaglenet.encoders.features import ExpertConfig, FeatureConfig
 from eaglenet.methods import METHODS
 from eaglenet.research.data.sources import DataChoice
 from eaglenet.research.experiments.experiment import EncoderChoice, MethodSettings, Settings, Setup
-from eaglenet.research.recipes.authors import (
-    ADAPTERS,
-    EXPERT_ROWS,
-    MASKS_FRAMES,
-    ORIGINALS,
-)
+from eaglenet.research.recipes.authors import ADAPTERS, EXPERT_ROWS, MASKS_FRAMES, ORIGINALS
 from eaglenet.research.training.config import TrainingConfig
 
 

@@ -35,11 +35,7 @@ from eaglenet.research.small.pairs import (
     open_frames,
     recall_sum,
 )
-from eaglenet.research.small.trainer import (
-    BEST,
-    PairTrainer,
-    PairTrainingConfig,
-)
+from eaglenet.research.small.trainer import BEST, PairTrainer, PairTrainingConfig
 from eaglenet.research.training.config import check_minimum
 
 WEIGHTS = "model.safetensors"

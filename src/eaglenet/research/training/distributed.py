@@ -29,8 +29,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from eaglenet.core.errors import ConfigError, DistributedError, UsageError
-from eaglenet.core.hardware import best_device
 from eaglenet.core.types import TensorRecord
+from eaglenet.encoders.hardware import best_device
 
 Record = TypeVar("Record", bound=TensorRecord)
 GatherGradients = Literal["sum", "local"]

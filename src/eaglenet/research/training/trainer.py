@@ -62,11 +62,7 @@ from eaglenet.research.training.epochs import (
     evaluate_source,
     pair_samplers,
 )
-from eaglenet.research.training.optimizer import (
-    freeze_parameters,
-    halve_towers,
-    rate_factor,
-)
+from eaglenet.research.training.optimizer import freeze_parameters, halve_towers, rate_factor
 from eaglenet.research.training.step import FiniteWatch, training_losses
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from eaglenet.store.records import TranscriptKind
+
 Modality = Literal["visual", "speech", "screen-text", "descriptions"]
 """Searchable part of a video: frames, subtitles and speech, on-screen text, or descriptions."""
-TranscriptKind = Literal["subtitle", "speech", "text", "description"]
-"""Origin of a transcript line: subtitles, speech recognition, on-screen text, or a description."""
 Label = Literal["sure", "likely", "unlikely", "not measured"]
 SURE, LIKELY = 0.7, 0.3
 """Minimum confidence of the labels ``sure`` and ``likely``."""

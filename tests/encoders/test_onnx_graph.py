@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglenet.core.onnx_graph import OWN_DOMAIN, Graph, open_session
+from eaglenet.encoders.onnx_graph import OWN_DOMAIN, Graph, open_session
 
 pytest.importorskip("onnxruntime")
 RANDOM = np.random.default_rng(0)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from eaglenet.core import hardware, platform
+from eaglenet.core import platform
 from eaglenet.core.errors import UsageError
-from eaglenet.core.hardware import (
+from eaglenet.encoders import hardware
+from eaglenet.encoders.hardware import (
     Precision,
     autocast_for,
     best_device,

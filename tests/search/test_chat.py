@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from eaglenet.core.chat import ChatError, ChatServer, ReplyError
 from eaglenet.core.errors import UsageError
+from eaglenet.search.chat import ChatError, ChatServer, ReplyError
 from stand_in_chat import send, serve_chat
 
 SCHEMA = {"properties": {"a": {}}}

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from eaglenet.core.name_dates import time_from_name
+from eaglenet.store.name_dates import time_from_name
 
 pytestmark = pytest.mark.usefixtures("zone")
 MORNING = (2023, 7, 14, 10, 11, 12)

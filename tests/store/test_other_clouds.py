@@ -22,7 +22,7 @@ import torch
 from eaglenet.cluster import log as leases
 from eaglenet.cluster.bucket import BucketStore
 from eaglenet.core.errors import StoreError
-from eaglenet.core.object_storage import (
+from eaglenet.store.object_storage import (
     CREDENTIALS,
     ChangedObjectError,
     MissingObjectError,
@@ -30,15 +30,7 @@ from eaglenet.core.object_storage import (
     ObjectFolder,
 )
 from eaglenet.store.store import kind_of, open_store
-from synthetic_store import (
-    DIM,
-    FRAMES,
-    BagMethod,
-    add_file,
-    clip_batch,
-    content_of,
-    make_manifest,
-)
+from synthetic_store import DIM, FRAMES, BagMethod, add_file, clip_batch, content_of, make_manifest
 
 BUCKET = "films"
 
