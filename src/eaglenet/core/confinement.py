@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import stat
@@ -364,12 +365,16 @@ def confine() -> None:
 
 def _forbid_new_privileges() -> int:
     """Forbid new privileges to this process and its children, as both mechanisms require."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    return int(prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+    return int(_libc().prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def _system_call(number: int, *arguments: Any) -> int:
-    call = ctypes.CDLL(None, use_errno=True).syscall
+    call = _libc().syscall
     call.restype = ctypes.c_long
     return int(call(ctypes.c_long(number), *arguments))
 

@@ -550,6 +550,8 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
                 each.close()
             threads = task.threads or decoding_needs_threads()
             limit_process(can_start=threads)
+            # Within the rules of the host, so that processes of other files are out of reach, too.
+            confinement.restrict_files()
             confinement.restrict_system_calls(threads=threads)
             _serve(Connection(descriptor), task.work, task.layout)
         except (EOFError, OSError):
