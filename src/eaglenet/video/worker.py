@@ -540,7 +540,8 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
         connection.send_bytes(_EXIT_CODE.pack(code))
         return
     descriptor = _receive_descriptor(connection)
-    host = os.getpid()
+    host, threads = os.getpid(), task.threads or decoding_needs_threads()
+    confinement.pack_filter(threads=threads)
     task.child = os.fork()
     if task.child == 0:
         code = 1
@@ -548,7 +549,6 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
             exit_with_parent(host)
             for each in tasks:
                 each.close()
-            threads = task.threads or decoding_needs_threads()
             limit_process(can_start=threads)
             # Within the rules of the host, so that processes of other files are out of reach, too.
             confinement.restrict_files()
