@@ -139,6 +139,9 @@ def test_a_host_that_died_is_replaced(film: Path) -> None:
         assert host._child is not None
         os.kill(host._child.process.pid, signal.SIGKILL)
     host.close()
+    # After Ctrl-C, pools may still run.
+    with pytest.raises(EagleNetError, match="closed"):
+        list(map_ahead(wait_for_a_kill, items, workers=2, access=Access(share_request, host=host)))
 
 
 def test_processor_time_of_the_last_file_counts(film: Path) -> None:

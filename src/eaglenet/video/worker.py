@@ -367,11 +367,14 @@ class Host:
         self.work = work
         self.memory = memory
         self._child: Child | None = None
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def connect(self, work: Callable[[Any], Any], *, threads: bool) -> Child:
         """Return the process of the host, and the connection of a new worker to it."""
         with self._lock:
+            if self._is_closed:
+                raise EagleNetError("the decoders have been closed")
             if self._child is None or not self._child.process.is_alive():
                 self._end()
                 self._child = _in_lasting_thread(partial(_start_host, self.work, self.memory))
@@ -384,8 +387,9 @@ class Host:
             return Child(self._child.process, ours)
 
     def close(self) -> None:
-        """End the host and all processes that it has forked."""
+        """End the host and all processes that it has forked; it does not start again."""
         with self._lock:
+            self._is_closed = True
             self._end()
 
     def _end(self) -> None:
