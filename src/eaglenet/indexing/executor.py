@@ -17,10 +17,11 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.hardware import free_gpu_memory
 from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
+from eaglenet.indexing import inspection
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.files import CandidateFile
-from eaglenet.indexing.inspection import Inspection, inspect, inspect_ahead
+from eaglenet.indexing.inspection import Inspection, inspect_ahead
 from eaglenet.indexing.options import ClusterOptions
 from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import ClipBatch, IndexedFile
@@ -118,7 +119,8 @@ class LocalExecutor:
         self.workers = num_workers(settings.files, settings.workers, encodes_on_gpu=is_on_gpu)
         self.gpu_workers = num_gpu_workers(settings, self.workers)
         self.encoding = ClipEncoding(settings.method, settings.manifest, settings.precision)
-        self.host = Host(inspect, settings.limits.memory)  # Its module imports that of decoding.
+        # The module of inspection imports that of decoding.
+        self.host = Host(inspection.inspect, settings.limits.memory)
 
     def inspect(
         self, files: Sequence[CandidateFile], known_contents: frozenset[str]

@@ -349,7 +349,7 @@ def start_worker(
 
 
 def _start_host(
-    work: Callable[[Any], Any], memory: int | None, threads: bool = False, uses_gpu: bool = False
+    work: Callable[..., Any], memory: int | None, threads: bool = False, uses_gpu: bool = False
 ) -> Child:
     arguments = (work, os.getpid(), memory, threads, uses_gpu)
     return start_child(_host, *arguments, environment=clean_environment())
@@ -363,7 +363,7 @@ class Host:
     memory: limit in bytes for each process, in addition to what the host uses.
     """
 
-    def __init__(self, work: Callable[[Any], Any], memory: int) -> None:
+    def __init__(self, work: Callable[..., Any], memory: int) -> None:
         self.work = work
         self.memory = memory
         self._child: Child | None = None
