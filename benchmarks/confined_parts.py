@@ -39,6 +39,7 @@ def main() -> None:
     files = [CandidateFile(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in paths]
     inspections = list(inspect_ahead(files, SPLITTING, frozenset(), 1))
     load_decoders()
+    confinement.pack_filter(threads=False)
     gc.collect()
     gc.freeze()
 
@@ -96,6 +97,7 @@ def cost_per_file(
                     if is_confined:
                         exit_with_parent(host)
                         limit_process(can_start=False)
+                        confinement.restrict_files()
                         confinement.restrict_system_calls(threads=False)
                     work(inspection)
                 os._exit(0)

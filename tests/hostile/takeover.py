@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
 from eaglenet.indexing.recognition import AudioChunk, ChunkRequest
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame
+from eaglenet.video import worker as workers
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
 from eaglenet.video.recording import Recording
@@ -313,6 +315,48 @@ def escape_unconfined(connection: Connection, targets: list[Target]) -> None:
 
 def process_number(path: Path) -> int:
     return os.getpid()
+
+
+@dataclass(frozen=True)
+class Sibling:
+    """A file, and the process of another one."""
+
+    path: Path
+    process: int = 0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A process, the host that forked it, and what it can reach."""
+
+    process: int
+    host: int
+    can_signal: bool
+    descriptors: tuple[int, ...]
+
+
+def look_around(sibling: Sibling) -> Surroundings:
+    """Signal another process, and count open descriptors."""
+    can_signal = True
+    try:
+        os.kill(sibling.process or os.getpid(), 0)
+    except PermissionError:
+        can_signal = False
+    return Surroundings(os.getpid(), os.getppid(), can_signal, tuple(filter(is_open, range(64))))
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.get_inheritable(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def host_without_filter(control: Connection, *arguments: Any) -> None:
+    """Confine the processes of files by Landlock alone."""
+    confinement.restrict_system_calls = lambda **options: None  # type: ignore[assignment]
+    workers._host(control, *arguments)
 
 
 # Replies that a worker must not be able to do harm with.

@@ -20,10 +20,14 @@ from takeover import (
     ATTACKS,
     MEMORY,
     REPLIES,
+    Sibling,
+    Surroundings,
     Target,
     escape,
     escape_from_layer,
     escape_unconfined,
+    host_without_filter,
+    look_around,
     process_number,
     reply_with,
     secrets_in_reach,
@@ -48,7 +52,7 @@ from eaglenet.video.images import decoding_needs_threads
 from eaglenet.video.input_file import share_file
 from eaglenet.video.messages import MessageError, Receiver, layout_of, unpack
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
-from eaglenet.video.worker import IsolatedProcess, start_worker
+from eaglenet.video.worker import Host, IsolatedProcess, start_worker
 from processes import descendants
 
 needs_confinement = pytest.mark.skipif(
@@ -200,6 +204,48 @@ def test_another_file_at_the_same_path_gets_a_process_of_its_own(
         if len(numbers) == 2:
             is_first_done.set()
     assert numbers[0] == numbers[1] != numbers[2]
+
+
+@pytest.mark.parametrize("has_filter", [True, False])
+def test_processes_of_one_host_reach_neither_each_other_nor_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_filter: bool
+) -> None:
+    if not has_filter:
+        if confinement.landlock_version() < 6:
+            pytest.skip("this kernel's Landlock does not limit signals")
+        monkeypatch.setattr(workers, "_host", host_without_filter)
+    for name in ("first", "second"):
+        (tmp_path / name).write_text("x")
+    seen: list[Surroundings] = []
+    is_first_done = threading.Event()
+    host = Host(look_around, MEMORY)
+    access: Access[Sibling, Surroundings] = Access(lambda each: share_file(each.path), host=host)
+
+    def requests() -> Iterator[Sibling]:
+        """Run a second pool while the process of the first one's file is alive."""
+        yield Sibling(tmp_path / "first")
+        assert is_first_done.wait(60)
+        second = [Sibling(tmp_path / "second", seen[0].process)]
+        seen.extend(
+            result_of(each) for each in map_ahead(look_around, second, workers=1, access=access)
+        )
+
+    for outcome in map_ahead(look_around, requests(), workers=1, access=access):
+        seen.append(result_of(outcome))
+        is_first_done.set()
+    host.close()
+    first, second = seen
+    assert first.host == second.host
+    assert first.process != second.process
+    assert (first.can_signal, second.can_signal) == (not has_filter, False)
+    # Standard streams, the connection to the parent, and the file.
+    assert len(first.descriptors) == len(second.descriptors) == 5 + num_open_libraries()
+    assert not {first.host, first.process, second.process} & set(descendants(os.getpid()))
+
+
+def result_of(outcome: Success[Sibling, Surroundings] | Failure[Sibling]) -> Surroundings:
+    assert isinstance(outcome, Success), outcome
+    return outcome.result
 
 
 # Replies

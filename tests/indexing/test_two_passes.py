@@ -23,6 +23,8 @@ from eaglenet.indexing.model import ModelSource
 from eaglenet.indexing.run import IndexRun
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
+from eaglenet.video import worker
+from processes import descendants
 from small_videos import FPS, colour_video, cut_short_video, damaged_video
 from synthetic_store import BagMethod, make_manifest
 
@@ -259,6 +261,26 @@ def test_the_second_pass_inspects_only_files_that_changed_since_the_first(
     again = names[1:2] if limit == NUM_CLIPS else [names[1], names[3]]
     assert inspected == names + again
     assert report.keyframe_clips == 0
+
+
+@pytest.mark.usefixtures("two_passes")
+def test_both_passes_have_one_host(
+    videos: Path, bag: BagMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host takes half a second of processor time to start."""
+    started: list[int] = []
+    start_child = worker.start_child
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        child = start_child(*arguments, **options)
+        started.append(child.process.pid)
+        return child
+
+    monkeypatch.setattr(worker, "start_child", count)
+    before = set(descendants(os.getpid()))
+    assert run(videos, bag, workers=2).keyframe_clips == 0
+    assert len(started) == (1 if worker.IS_FORKING else 5)
+    assert set(descendants(os.getpid())) <= before
 
 
 def reopened_ledger() -> Ledger:

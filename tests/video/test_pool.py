@@ -35,7 +35,7 @@ from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode, decode_
 from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
-from eaglenet.video.worker import IsolatedProcess
+from eaglenet.video.worker import Host, IsolatedProcess
 from processes import descendants
 
 ACCESS: Access[DecodeRequest, DecodedVideo] = Access(share=share_request)
@@ -125,6 +125,23 @@ def test_closing_early_ends_the_workers(film: Path) -> None:
     start = time.monotonic()
     results.close()
     assert time.monotonic() - start < 30
+
+
+def test_a_host_that_died_is_replaced(film: Path) -> None:
+    """It serves the workers of several pools; each request of one that was killed is retried."""
+    host = Host(wait_for_a_kill, 2**30)
+    items = [DecodeRequest(str(number), film) for number in range(3)]
+    for _ in range(2):
+        results = map_ahead(
+            wait_for_a_kill, items, workers=2, access=Access(share_request, host=host)
+        )
+        assert [isinstance(result, Success) for result in results] == [True] * 3
+        assert host._child is not None
+        os.kill(host._child.process.pid, signal.SIGKILL)
+    host.close()
+    # After Ctrl-C, pools may still run.
+    with pytest.raises(EagleNetError, match="closed"):
+        list(map_ahead(wait_for_a_kill, items, workers=2, access=Access(share_request, host=host)))
 
 
 def test_processor_time_of_the_last_file_counts(film: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import math
 import os
 import signal
@@ -52,6 +53,7 @@ def _import_resource() -> ModuleType | None:
     return resource
 
 
+@functools.cache
 def _libc_function(name: str) -> Any | None:
     """Return a function of the C library; None if it does not have it."""
     try:

@@ -32,7 +32,7 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
-from eaglenet.video.worker import valid_reason
+from eaglenet.video.worker import Host, valid_reason
 
 Window = tuple[float, float]
 ClipKey = tuple[str, int]
@@ -209,12 +209,13 @@ def decode_ahead(
     step: float = 0.0,
     gpu_workers: int = 0,
     overlap: float = 0.0,
+    host: Host | None = None,
 ) -> Iterator[ClipFrames | ClipFailure | Damage]:
     """Decode every requested clip once, in order; damage precedes the clips it concerns.
 
     ``step``: seconds between the frames of a whole clip (``Splitting.frame_step``). ``overlap``:
-    seconds by which neighbouring clips overlap; they share the keyframe there. With workers,
-    requests are read in another thread, a few ahead of the results.
+    seconds by which neighbouring clips overlap; they share the keyframe there. ``host``: see
+    :class:`Access`. With workers, requests are read in another thread, a few ahead of the results.
     """
     work = partial(decode_clips, spec=spec, step=step, overlap=overlap)
     budget = decoding_budget(limits or Limits())
@@ -224,7 +225,7 @@ def decode_ahead(
         workers=workers,
         prefetch=PREFETCH,
         budget=budget,
-        access=decoding_access(spec, gpu_workers),
+        access=dataclasses.replace(decoding_access(spec, gpu_workers), host=host),
     )
     try:
         yield from flatten_outcomes(outcomes)

@@ -17,6 +17,7 @@ from eaglenet.core.errors import UsageError
 from eaglenet.core.platform import num_cores
 from eaglenet.core.registry import Registry
 from eaglenet.encoders.hardware import free_gpu_memory
+from eaglenet.indexing import inspection
 from eaglenet.indexing.decoding import ClipFailure, ClipRequest, Damage, decode_ahead
 from eaglenet.indexing.encoding import ClipEncoding
 from eaglenet.indexing.files import CandidateFile
@@ -26,6 +27,7 @@ from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import ClipBatch, IndexedFile
 from eaglenet.video import gpu
 from eaglenet.video.limits import Limits
+from eaglenet.video.worker import Host
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method
@@ -35,7 +37,10 @@ ClipOutcome = ClipBatch | ClipFailure | Damage
 
 
 class Executor(Protocol):
-    """Does the work of one run with one model."""
+    """Does the work of one run with one model.
+
+    It may have a ``close()`` that ends its processes; it is called after the last use.
+    """
 
     def inspect(
         self, files: Sequence[CandidateFile], known_contents: frozenset[str]
@@ -114,12 +119,14 @@ class LocalExecutor:
         self.workers = num_workers(settings.files, settings.workers, encodes_on_gpu=is_on_gpu)
         self.gpu_workers = num_gpu_workers(settings, self.workers)
         self.encoding = ClipEncoding(settings.method, settings.manifest, settings.precision)
+        # The module of inspection imports that of decoding.
+        self.host = Host(inspection.inspect, settings.limits.memory)
 
     def inspect(
         self, files: Sequence[CandidateFile], known_contents: frozenset[str]
     ) -> Iterator[Inspection]:
         return inspect_ahead(
-            files, self.manifest.splitting, known_contents, self.workers, self.limits
+            files, self.manifest.splitting, known_contents, self.workers, self.limits, self.host
         )
 
     def encode(self, requests: Iterable[ClipRequest]) -> Iterator[ClipOutcome]:
@@ -132,8 +139,13 @@ class LocalExecutor:
             splitting.frame_step,
             self.gpu_workers,
             splitting.overlap,
+            self.host,
         )
         return self.encoding.encode(clips)
+
+    def close(self) -> None:
+        """End the process from which the workers were forked."""
+        self.host.close()
 
 
 EXECUTORS.add("local", LocalExecutor)

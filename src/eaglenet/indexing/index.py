@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
@@ -187,7 +188,8 @@ def index_videos(
     )
     if describer is not None:
         describer.load()
-    with kind_of(store).write(str(store), manifest, bank) as writer:
+    with ExitStack() as stack:
+        writer = stack.enter_context(kind_of(store).write(str(store), manifest, bank))
         if options.hubness is not None:
             writer.set_hubness(bank)
         folders = (
@@ -201,7 +203,9 @@ def index_videos(
         ledger = Ledger(writer, tags or {})
         run = IndexRun(ledger, Commit(writer), Tally(), transcripts, on_progress)
         run.tally.add_other(other_paths)
-        executors = ExecutorSource(source, make_executor, writer.manifest, options)
+        executors = stack.enter_context(
+            closing(ExecutorSource(source, make_executor, writer.manifest, options))
+        )
         todo = run.todo(candidates, retry=options.retry)
         if todo:
             for recognizer in recognizers:
@@ -285,6 +289,7 @@ class ExecutorSource:
         """
         num_bytes = sum(file.size for file in files)
         if self._executor is None or num_bytes > self._num_bytes:
+            self.close()
             self._num_bytes, options = num_bytes, self.options
             with activity("preparing the model"):
                 encoder, self.precision = prepare_for_precision(
@@ -305,6 +310,10 @@ class ExecutorSource:
             )
             self._executor = self.factory(settings)
         return self._executor
+
+    def close(self) -> None:
+        """End the processes of the executor, if it has any."""
+        getattr(self._executor, "close", lambda: None)()
 
 
 def check_request(

@@ -22,7 +22,7 @@ from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.recording import Recording, read_recording
-from eaglenet.video.worker import valid_reason
+from eaglenet.video.worker import Host, valid_reason
 
 LOOK_AHEAD = 6
 Result = TypeVar("Result")
@@ -154,10 +154,11 @@ def inspect_ahead(
     known_contents: frozenset[str],
     workers: int = 0,
     limits: Limits | None = None,
+    host: Host | None = None,
 ) -> Iterator[Inspection]:
     """Inspect files in order, in one process with ``limits``, or here if ``workers`` is 0.
 
-    One process is enough: hashing and probing wait for the disk.
+    One process is enough: hashing and probing wait for the disk. ``host``: see :class:`Access`.
     """
     work = partial(inspect, splitting=splitting, known_contents=known_contents)
     budget = inspection_budget(limits or Limits())
@@ -167,7 +168,7 @@ def inspect_ahead(
         workers=min(workers, 1),
         prefetch=LOOK_AHEAD,
         budget=budget,
-        access=inspection_access(splitting, known_contents),
+        access=replace(inspection_access(splitting, known_contents), host=host),
     )
     yield from map(inspection_of, outcomes)
 

@@ -33,6 +33,7 @@ from eaglenet.video.messages import MAX_BYTES, MessageError
 from eaglenet.video.worker import (
     INVALID_REPLY,
     IS_FORKING,
+    Host,
     Reply,
     Worker,
     attempt,
@@ -91,6 +92,7 @@ class Access(Generic[Request, Result]):
     max_bytes: maximum size of a reply.
     gpu_workers: number of workers that decode on the GPU. A request that crashes one of them is
         retried by a worker without GPU, if there is one.
+    host: process that the workers share with those of other pools; its memory limit applies.
     """
 
     share: Callable[[Request], SharedFile] | None = None
@@ -98,6 +100,7 @@ class Access(Generic[Request, Result]):
     threads: bool = False
     max_bytes: int = MAX_BYTES
     gpu_workers: int = 0
+    host: Host | None = None
 
 
 def map_ahead(
@@ -222,6 +225,7 @@ class _Pool(Generic[Request, Result]):
                     threads=self.access.threads,
                     max_bytes=self.access.max_bytes,
                     uses_gpu=sum(worker.uses_gpu for worker in self.workers) < self.gpu_workers,
+                    host=self.access.host,
                 )
             )
         return bool(self.pending_requests) or not self.is_input_done

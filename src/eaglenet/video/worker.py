@@ -3,7 +3,8 @@
 On Linux a worker has two parts. The host imports what the work needs, confines itself as far as it
 can, and opens no file. For each file it forks a process that confines itself completely
 (:mod:`eaglenet.core.confinement`) and receives the file as an open descriptor. A file that takes
-over its process reaches no other file, since the next one gets a new process. On other systems one
+over its process reaches no other file, since the next one gets a new process. Workers can share a
+host (:class:`Host`), since a host takes half a second to start. On other systems one
 process serves all requests, with a limit on its memory only. A process that decodes on a GPU also
 serves all requests, since CUDA does not survive a fork; on Linux it is confined, but may send
 commands to the GPU.
@@ -29,13 +30,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
 from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
-from eaglenet.core.process import ChildProcess, clean_environment, start_child
+from eaglenet.core.process import Child, ChildProcess, clean_environment, start_child
 from eaglenet.core.text import without_surrogates
 from eaglenet.video import gpu, messages
 from eaglenet.video.containers import load_pyav
@@ -64,13 +65,16 @@ DRIVER_FILES = (
     *("/proc/devices", "/proc/meminfo", "/proc/cpuinfo", "/proc/modules", "/proc/sys"),
 )
 """Paths that CUDA reads: system libraries, and the kernel's description of the machine."""
+HOST_DESCRIPTORS = 1024
+"""Maximum open files of a host, which has a connection per worker."""
 GPU_DESCRIPTORS = 1024
 """Maximum open files of a process with CUDA, which opens some per device, stream and decoder."""
 INVALID_REPLY = "the decoder sent an invalid reply"
-_START, _STOP = b"start", b"stop"
+_START, _STOP, _CONNECT = b"start", b"stop", b"connect"
 _EXIT_CODE = struct.Struct("<i")
 
 Request = TypeVar("Request")
+Started = TypeVar("Started")
 
 
 @dataclass(frozen=True)
@@ -217,6 +221,8 @@ class Worker:
     started_at: float = 0.0
     uses_gpu: bool = False
     """True if it decodes on the GPU, in one process for all files."""
+    shares_host: bool = False
+    """True if ``process`` serves other workers, too."""
 
     @property
     def is_forking(self) -> bool:
@@ -304,6 +310,8 @@ class Worker:
         if self.channel is not None:
             self.channel.close()
         self.control.close()
+        if self.shares_host:
+            return  # The host ends the process that it forked.
         if self.is_forking and self.is_ready:
             # The host ends its process, whose processor time then counts as that of a child.
             self.process.join(1)
@@ -321,6 +329,7 @@ def start_worker(
     threads: bool = False,
     max_bytes: int = MAX_BYTES,
     uses_gpu: bool = False,
+    host: Host | None = None,
 ) -> Worker:
     """Start a process that runs ``work`` on requests; its first message says that it is ready.
 
@@ -329,12 +338,67 @@ def start_worker(
     memory: limit in bytes, in addition to what the process uses when idle.
     threads: the work may start threads.
     uses_gpu: decode videos on the GPU.
+    host: process to fork from, whose memory limit then applies.
     """
     layout = reply_layout(layout_of(messages.result_type(work)))
-    child = start_child(
-        _host, work, os.getpid(), memory, threads, uses_gpu, environment=clean_environment()
-    )
+    if host is not None and IS_FORKING and not uses_gpu:
+        child = host.connect(work, threads=threads)
+        return Worker(child.process, child.connection, layout, max_bytes, shares_host=True)
+    child = _start_host(work, memory, threads, uses_gpu)
     return Worker(child.process, child.connection, layout, max_bytes, uses_gpu=uses_gpu)
+
+
+def _start_host(
+    work: Callable[..., Any], memory: int | None, threads: bool = False, uses_gpu: bool = False
+) -> Child:
+    arguments = (work, os.getpid(), memory, threads, uses_gpu)
+    return start_child(_host, *arguments, environment=clean_environment())
+
+
+class Host:
+    """A host that several workers share; the first one starts it. Linux only.
+
+    work: a function whose module imports those of the workers' functions. A confined process can
+        import nothing.
+    memory: limit in bytes for each process, in addition to what the host uses.
+    """
+
+    def __init__(self, work: Callable[..., Any], memory: int) -> None:
+        self.work = work
+        self.memory = memory
+        self._child: Child | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def connect(self, work: Callable[[Any], Any], *, threads: bool) -> Child:
+        """Return the process of the host, and the connection of a new worker to it."""
+        with self._lock:
+            if self._is_closed:
+                raise EagleNetError("the decoders have been closed")
+            if self._child is None or not self._child.process.is_alive():
+                self._end()
+                self._child = _in_lasting_thread(partial(_start_host, self.work, self.memory))
+            control, (ours, theirs) = self._child.connection, Pipe()
+            # If the host has ended, reading from its connection raises EOFError.
+            with contextlib.closing(theirs), contextlib.suppress(OSError):
+                control.send_bytes(_CONNECT)
+                control.send_bytes(pickle.dumps((work, threads)))
+                _send_descriptor(control, theirs.fileno())
+            return Child(self._child.process, ours)
+
+    def close(self) -> None:
+        """End the host and all processes that it has forked; it does not start again."""
+        with self._lock:
+            self._is_closed = True
+            self._end()
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.connection.close()
+            child.process.join(1)
+            child.process.kill()
+            child.process.join()
 
 
 def _duplicate(connection: Connection) -> socket.socket:
@@ -386,13 +450,13 @@ def _host(
         if uses_gpu or not IS_FORKING:
             _serve(control, work, layout)
         else:
-            _fork_for_files(control, work, layout, threads or decoding_needs_threads())
+            _fork_for_files(control, _Task(work, layout, threads), missing)
 
 
 def confine_host() -> list[str]:
     """Confine a process that still forks; return reasons for missing confinement."""
     _discard_output()
-    limit_process(cpu_seconds=round(MAX_SECONDS))
+    limit_process(cpu_seconds=round(MAX_SECONDS), descriptors=HOST_DESCRIPTORS)
     reasons = (confinement.drop_capabilities(), confinement.restrict_files())
     return [reason for reason in reasons if reason is not None] + _filter_problems()
 
@@ -431,43 +495,76 @@ def _filter_problems() -> list[str]:
     return [] if status == 0 else ["the kernel does not accept a seccomp filter"]
 
 
-def _fork_for_files(
-    control: Connection, work: Callable[[Any], Any], layout: Layout, threads: bool
-) -> None:
-    """Start and end one process per file, as the parent requests."""
+@dataclass
+class _Task:
+    """Work of a worker, and the process of its current file, if any."""
+
+    work: Callable[[Any], Any]
+    layout: Layout
+    threads: bool
     child: int | None = None
+
+    def end_child(self) -> int:
+        """End the process of the file; see :func:`_end_child`."""
+        child, self.child = self.child, None
+        return _end_child(child)
+
+
+def _fork_for_files(control: Connection, task: _Task, missing: list[str]) -> None:
+    """Start and end one process per file, as the workers request, while ``control`` is open."""
+    tasks = {control: task}
     # Keeps the memory of existing objects shared between the processes.
     gc.collect()
     gc.freeze()
-    while True:
-        try:
-            command = control.recv_bytes(16)
-        except (EOFError, OSError):
-            _end_child(child)
-            return
-        code = _end_child(child)
-        child = None
-        if command == _STOP:
-            control.send_bytes(_EXIT_CODE.pack(code))
-            continue
-        descriptor = _receive_descriptor(control)
-        host = os.getpid()
-        child = os.fork()
-        if child == 0:
-            code = 1
+    while control in tasks:
+        for connection in wait(list(tasks)):
+            assert isinstance(connection, Connection)
             try:
-                exit_with_parent(host)
-                control.close()
-                limit_process(can_start=threads)
-                confinement.restrict_system_calls(threads=threads)
-                _serve(Connection(descriptor), work, layout)
+                _obey(connection, tasks, missing)
             except (EOFError, OSError):
-                code = 0
-            except SystemExit as error:
-                code = error.code if isinstance(error.code, int) else 1
-            finally:
-                os._exit(code)  # Never return to the code of the host.
-        os.close(descriptor)
+                connection.close()
+                tasks.pop(connection).end_child()
+    for task in tasks.values():
+        task.end_child()
+
+
+def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[str]) -> None:
+    """Do what a worker requests: connect another worker, or end its process or start a new one."""
+    command = connection.recv_bytes(16)
+    if command == _CONNECT:
+        work, threads = pickle.loads(connection.recv_bytes())
+        layout = reply_layout(layout_of(messages.result_type(work)))
+        control = Connection(_receive_descriptor(connection))
+        tasks[control] = _Task(work, layout, threads)
+        control.send_bytes("\n".join(missing).encode())
+        return
+    task = tasks[connection]
+    code = task.end_child()
+    if command == _STOP:
+        connection.send_bytes(_EXIT_CODE.pack(code))
+        return
+    descriptor = _receive_descriptor(connection)
+    host, threads = os.getpid(), task.threads or decoding_needs_threads()
+    confinement.pack_filter(threads=threads)
+    task.child = os.fork()
+    if task.child == 0:
+        code = 1
+        try:
+            exit_with_parent(host)
+            for each in tasks:
+                each.close()
+            limit_process(can_start=threads)
+            # Within the rules of the host, so that processes of other files are out of reach, too.
+            confinement.restrict_files()
+            confinement.restrict_system_calls(threads=threads)
+            _serve(Connection(descriptor), task.work, task.layout)
+        except (EOFError, OSError):
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        finally:
+            os._exit(code)  # Never return to the code of the host.
+    os.close(descriptor)
 
 
 def _end_child(child: int | None) -> int:
@@ -546,7 +643,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_starter)  # A forked process has no such thread.
 
 
-def _in_lasting_thread(start: Callable[[], Worker]) -> Worker:
+def _in_lasting_thread(start: Callable[[], Started]) -> Started:
     if threading.current_thread() is threading.main_thread():
         return start()
     try:
