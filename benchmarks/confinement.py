@@ -102,7 +102,7 @@ def main() -> None:
 def without_confinement(folder: Path) -> Path:
     """Copy the package, and let it find no confinement on this system."""
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "eaglenet" / "core" / "confinement.py"
+    path = folder / "eaglenet" / "video" / "confinement.py"
     content = path.read_text()
     assert content.count(QUESTION) == 1
     path.write_text(content.replace(QUESTION, f"{QUESTION}    return False\n"))

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core import confinement
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
 from eaglenet.indexing.recognition import AudioChunk, ChunkRequest
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame
+from eaglenet.video import confinement
 from eaglenet.video import worker as workers
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC

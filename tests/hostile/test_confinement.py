@@ -34,7 +34,6 @@ from takeover import (
 )
 from test_videos import small_video
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import UsageError
 from eaglenet.core.process import child_command, start_child
 from eaglenet.indexing.decoding import (
@@ -47,6 +46,7 @@ from eaglenet.indexing.decoding import (
 )
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, check_inspection
+from eaglenet.video import confinement
 from eaglenet.video import worker as workers
 from eaglenet.video.images import decoding_needs_threads
 from eaglenet.video.input_file import share_file

@@ -2,7 +2,7 @@
 
 On Linux a worker has two parts. The host imports what the work needs, confines itself as far as it
 can, and opens no file. For each file it forks a process that confines itself completely
-(:mod:`eaglenet.core.confinement`) and receives the file as an open descriptor. A file that takes
+(:mod:`eaglenet.video.confinement`) and receives the file as an open descriptor. A file that takes
 over its process reaches no other file, since the next one gets a new process. Workers can share a
 host (:class:`Host`), since a host takes half a second to start. On other systems one
 process serves all requests, with a limit on its memory only. A process that decodes on a GPU also
@@ -33,12 +33,11 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, TypeVar
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.core.platform import exit_with_parent, limit_memory, limit_process
 from eaglenet.core.process import Child, ChildProcess, clean_environment, start_child
 from eaglenet.core.text import without_surrogates
-from eaglenet.video import gpu, messages
+from eaglenet.video import confinement, gpu, messages
 from eaglenet.video.containers import load_pyav
 from eaglenet.video.images import decoding_needs_threads, load_image_formats
 from eaglenet.video.input_file import SharedFile, use_shared_file
