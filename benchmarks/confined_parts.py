@@ -23,7 +23,7 @@ from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect, inspect_ahead
 from eaglenet.video import confinement
 from eaglenet.video.input_file import share_file, use_shared_file
-from eaglenet.video.worker import load_decoders
+from eaglenet.video.worker_host import load_decoders
 
 SPEC = FrameSpec(num_frames=6, size=224)
 SPLITTING = Splitting(frame_step=1.6)

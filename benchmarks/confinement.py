@@ -32,7 +32,7 @@ from eaglenet.indexing.decoding import decode_ahead, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect, inspect_ahead
 from eaglenet.video.limits import Limits
-from eaglenet.video.worker import Host
+from eaglenet.video.worker_host import Host
 
 def requests(inspections, uses_keyframes):
     for each in inspections:
