@@ -16,14 +16,14 @@ import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eaglenet.core import confinement
 from eaglenet.core.frame_spec import FrameSpec, Splitting
 from eaglenet.core.platform import exit_with_parent, limit_process
 from eaglenet.indexing.decoding import decode_clips, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, inspect, inspect_ahead
+from eaglenet.video import confinement
 from eaglenet.video.input_file import share_file, use_shared_file
-from eaglenet.video.worker import load_decoders
+from eaglenet.video.worker_host import load_decoders
 
 SPEC = FrameSpec(num_frames=6, size=224)
 SPLITTING = Splitting(frame_step=1.6)

@@ -32,7 +32,7 @@ from eaglenet.indexing.decoding import decode_ahead, split_request
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import inspect, inspect_ahead
 from eaglenet.video.limits import Limits
-from eaglenet.video.worker import Host
+from eaglenet.video.worker_host import Host
 
 def requests(inspections, uses_keyframes):
     for each in inspections:
@@ -102,7 +102,7 @@ def main() -> None:
 def without_confinement(folder: Path) -> Path:
     """Copy the package, and let it find no confinement on this system."""
     shutil.copytree(SOURCE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / "eaglenet" / "core" / "confinement.py"
+    path = folder / "eaglenet" / "video" / "confinement.py"
     content = path.read_text()
     assert content.count(QUESTION) == 1
     path.write_text(content.replace(QUESTION, f"{QUESTION}    return False\n"))

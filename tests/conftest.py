@@ -132,12 +132,12 @@ def forked_hosts() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    from eaglenet.video import worker
+    from eaglenet.video import worker_host
     from forked_hosts import Template
 
     template = Template()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "start_child", template.start)
+        patch.setattr(worker_host, "start_child", template.start)
         yield
     template.close()
 
@@ -146,9 +146,9 @@ def forked_hosts() -> Iterator[None]:
 def real_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts of decoders are new interpreters, as in the product."""
     from eaglenet.core.process import start_child
-    from eaglenet.video import worker
+    from eaglenet.video import worker_host
 
-    monkeypatch.setattr(worker, "start_child", start_child)
+    monkeypatch.setattr(worker_host, "start_child", start_child)
 
 
 @pytest.fixture(scope="session")

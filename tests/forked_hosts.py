@@ -22,7 +22,7 @@ from typing import Any
 from eaglenet.core import process
 from eaglenet.core.platform import exit_with_parent
 from eaglenet.core.process import Child, clean_environment, module_path, start_child
-from eaglenet.video import worker
+from eaglenet.video.worker_host import load_decoders
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -114,7 +114,7 @@ def serve_forks(connection: Connection, parent: int) -> None:
     """Fork a host for each request."""
     exit_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    worker.load_decoders()
+    load_decoders()
     with contextlib.suppress(EOFError):
         while True:
             request = connection.recv()

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from eaglenet.video import gpu
-from eaglenet.video import worker as workers
+from eaglenet.video import gpu, worker_host
 
 
 def host_without_gpu(control: Connection, *arguments: Any) -> None:
     gpu.prepare = lambda: None  # type: ignore[assignment]
-    workers._host(control, *arguments)
+    worker_host._host(control, *arguments)
 
 
 def crash_on_gpu(request: str) -> str:
@@ -58,7 +57,7 @@ def escape_in_older_thread(connection: Connection, folder: str) -> None:
     thread = threading.Thread(target=attack)
     thread.start()
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    results["missing"] = workers.confine_gpu_process()
+    results["missing"] = worker_host.confine_gpu_process()
     is_confined.set()
     thread.join()
     connection.send(results)

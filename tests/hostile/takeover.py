@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglenet.core import confinement
 from eaglenet.core.frame_spec import Splitting
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import EmbeddedSubtitles, Inspection, inspect
 from eaglenet.indexing.recognition import AudioChunk, ChunkRequest
 from eaglenet.transcripts.lines import TranscriptLine
 from eaglenet.transcripts.ocr import DistinctFrame
-from eaglenet.video import worker as workers
+from eaglenet.video import confinement, worker_host
 from eaglenet.video.decoding import DecodedVideo, QueryRequest, decode_query
 from eaglenet.video.messages import HEADER, MAGIC
 from eaglenet.video.recording import Recording
@@ -356,7 +355,7 @@ def is_open(descriptor: int) -> bool:
 def host_without_filter(control: Connection, *arguments: Any) -> None:
     """Confine the processes of files by Landlock alone."""
     confinement.restrict_system_calls = lambda **options: None  # type: ignore[assignment]
-    workers._host(control, *arguments)
+    worker_host._host(control, *arguments)
 
 
 # Replies that a worker must not be able to do harm with.

@@ -34,7 +34,6 @@ from takeover import (
 )
 from test_videos import small_video
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import UsageError
 from eaglenet.core.process import child_command, start_child
 from eaglenet.indexing.decoding import (
@@ -47,12 +46,14 @@ from eaglenet.indexing.decoding import (
 )
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.inspection import Inspection, check_inspection
+from eaglenet.video import confinement, worker_channel, worker_host
 from eaglenet.video import worker as workers
 from eaglenet.video.images import decoding_needs_threads
 from eaglenet.video.input_file import share_file
 from eaglenet.video.messages import MessageError, Receiver, layout_of, unpack
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
-from eaglenet.video.worker import Host, IsolatedProcess, start_worker
+from eaglenet.video.worker import IsolatedProcess, start_worker
+from eaglenet.video.worker_host import Host
 from processes import descendants
 
 needs_confinement = pytest.mark.skipif(
@@ -213,7 +214,7 @@ def test_processes_of_one_host_reach_neither_each_other_nor_its_connections(
     if not has_filter:
         if confinement.landlock_version() < 6:
             pytest.skip("this kernel's Landlock does not limit signals")
-        monkeypatch.setattr(workers, "_host", host_without_filter)
+        monkeypatch.setattr(worker_host, "_host", host_without_filter)
     for name in ("first", "second"):
         (tmp_path / name).write_text("x")
     seen: list[Surroundings] = []
@@ -252,7 +253,7 @@ def result_of(outcome: Success[Sibling, Surroundings] | Failure[Sibling]) -> Sur
 
 
 def fast_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MESSAGE_SECONDS", 1.5)
+    monkeypatch.setattr(worker_channel, "MESSAGE_SECONDS", 1.5)
 
 
 def test_a_hostile_reply_fails_its_own_request(monkeypatch: pytest.MonkeyPatch) -> None:

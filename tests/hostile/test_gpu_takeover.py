@@ -21,7 +21,7 @@ from takeover import ATTACKS, MEMORY, Target, escape, reply_with, secrets_in_rea
 from test_confinement import SECRET, missing, target, with_attack  # noqa: F401 (fixtures)
 
 from eaglenet.core.process import start_child
-from eaglenet.video import worker as workers
+from eaglenet.video import worker_host
 from eaglenet.video.input_file import share_file
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 
@@ -46,7 +46,7 @@ def no_gpu_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(host: Callable[..., None], *arguments: Any, **options: Any) -> Any:
         return start_child(host_without_gpu, *arguments, **options)
 
-    monkeypatch.setattr(workers, "start_child", start)
+    monkeypatch.setattr(worker_host, "start_child", start)
 
 
 def gpu_access(**options: Any) -> Access[Any, Any]:

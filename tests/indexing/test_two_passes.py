@@ -23,7 +23,7 @@ from eaglenet.indexing.model import ModelSource
 from eaglenet.indexing.run import IndexRun
 from eaglenet.search.engine import Engine
 from eaglenet.store.store import LocalStore
-from eaglenet.video import worker
+from eaglenet.video import worker_host
 from processes import descendants
 from small_videos import FPS, colour_video, cut_short_video, damaged_video
 from synthetic_store import BagMethod, make_manifest
@@ -269,17 +269,17 @@ def test_both_passes_have_one_host(
 ) -> None:
     """A host takes half a second of processor time to start."""
     started: list[int] = []
-    start_child = worker.start_child
+    start_child = worker_host.start_child
 
     def count(*arguments: Any, **options: Any) -> Any:
         child = start_child(*arguments, **options)
         started.append(child.process.pid)
         return child
 
-    monkeypatch.setattr(worker, "start_child", count)
+    monkeypatch.setattr(worker_host, "start_child", count)
     before = set(descendants(os.getpid()))
     assert run(videos, bag, workers=2).keyframe_clips == 0
-    assert len(started) == (1 if worker.IS_FORKING else 5)
+    assert len(started) == (1 if worker_host.IS_FORKING else 5)
     assert set(descendants(os.getpid())) <= before
 
 

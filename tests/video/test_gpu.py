@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import UsageError, VideoDecodeError
 from eaglenet.core.frame_spec import FrameSpec
 from eaglenet.indexing import decoding, executor
@@ -19,7 +18,7 @@ from eaglenet.indexing.decoding import ClipFrames, decode_ahead, split_request
 from eaglenet.indexing.executor import ExecutorSettings, num_gpu_workers
 from eaglenet.indexing.files import CandidateFile
 from eaglenet.indexing.index import index
-from eaglenet.video import gpu
+from eaglenet.video import confinement, gpu
 from eaglenet.video.decoding import write_video
 
 SPEC = FrameSpec(num_frames=4, size=32)
@@ -136,7 +135,7 @@ def test_what_the_gpu_does_not_decode_is_decoded_on_the_cpu(
 
 ESCAPE = """
 import os, socket, subprocess, sys
-from eaglenet.core import confinement
+from eaglenet.video import confinement
 readable, device, other = sys.argv[1:]
 assert confinement.restrict_files(readable=[readable], devices=[device]) is None
 assert confinement.restrict_system_calls(threads=True, devices=True) is None

@@ -30,7 +30,7 @@ from eaglenet.video.input_file import share_indexed_file
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import BORDER_TOLERANCE, frames_within
 from eaglenet.video.source import VideoSource, open_video
-from eaglenet.video.worker import next_request
+from eaglenet.video.worker_host import next_request
 from sampling import one_in, slow
 
 

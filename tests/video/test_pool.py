@@ -30,12 +30,13 @@ from pool_work import (
 from videos import read_numbers, write_numbered
 
 from eaglenet.core.errors import EagleNetError
-from eaglenet.video import worker as worker_module
+from eaglenet.video import worker_host
 from eaglenet.video.decoding import DecodedVideo, DecodeRequest, decode, decode_many
 from eaglenet.video.input_file import share_file
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Failure, Success, map_ahead
-from eaglenet.video.worker import Host, IsolatedProcess
+from eaglenet.video.worker import IsolatedProcess
+from eaglenet.video.worker_host import Host
 from processes import descendants
 
 ACCESS: Access[DecodeRequest, DecodedVideo] = Access(share=share_request)
@@ -248,7 +249,7 @@ def test_a_process_starts_in_a_thread_that_outlives_the_main_thread(
     """Python shuts down all pools of threads when the main thread ends, then waits for others."""
     starter = ThreadPoolExecutor(1)
     starter.shutdown()
-    monkeypatch.setattr(worker_module, "_starter", starter)
+    monkeypatch.setattr(worker_host, "_starter", starter)
     process = IsolatedProcess(wait, 2**30, 60.0)
     with ThreadPoolExecutor(1) as thread:
         try:

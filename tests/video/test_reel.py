@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from test_saving import FPS, TONES, film, tone
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
-from eaglenet.video import reel
+from eaglenet.video import confinement, reel
 from eaglenet.video.reel import MAX_SEGMENTS, Segment, open_segments, save_reel
 from small_videos import colour_video
 

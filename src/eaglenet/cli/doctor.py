@@ -20,7 +20,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     Exit code 1: a protection is missing.
     """
-    from eaglenet.core.confinement import landlock_version
+    from eaglenet.video.confinement import landlock_version
 
     problems: list[str] = []
     is_linux = sys.platform == "linux"

@@ -2,7 +2,7 @@
 
 No other module imports ``fcntl``, ``resource``, ``ctypes`` or ``msvcrt``, reads ``/proc``, or uses
 a name of ``os`` that some systems lack; the sandbox of Linux is in
-:mod:`eaglenet.core.confinement`. Each function works on every system; its docstring says what
+:mod:`eaglenet.video.confinement`. Each function works on every system; its docstring says what
 happens where a feature is missing. Importing this module loads only the standard library.
 """
 

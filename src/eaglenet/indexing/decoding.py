@@ -32,7 +32,8 @@ from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.reader import OPEN_FILES
 from eaglenet.video.sampling import shared_step
 from eaglenet.video.windows import FrameArrays
-from eaglenet.video.worker import Host, valid_reason
+from eaglenet.video.worker_channel import valid_reason
+from eaglenet.video.worker_host import Host
 
 Window = tuple[float, float]
 ClipKey = tuple[str, int]

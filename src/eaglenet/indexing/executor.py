@@ -27,7 +27,7 @@ from eaglenet.store.manifest import Manifest
 from eaglenet.store.records import ClipBatch, IndexedFile
 from eaglenet.video import gpu
 from eaglenet.video.limits import Limits
-from eaglenet.video.worker import Host
+from eaglenet.video.worker_host import Host
 
 if TYPE_CHECKING:
     from eaglenet.methods.base import Method

@@ -22,7 +22,8 @@ from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, Success, map_ahead
 from eaglenet.video.recording import Recording, read_recording
-from eaglenet.video.worker import Host, valid_reason
+from eaglenet.video.worker_channel import valid_reason
+from eaglenet.video.worker_host import Host
 
 LOOK_AHEAD = 6
 Result = TypeVar("Result")

@@ -24,7 +24,7 @@ from eaglenet.video.containers import is_image
 from eaglenet.video.frame_images import check_frame_pixels
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Access, Budget, Failure, map_ahead
-from eaglenet.video.worker import MAX_REASON
+from eaglenet.video.worker_channel import MAX_REASON
 
 PREFETCH = 2
 TEXT_SECONDS = 20.0

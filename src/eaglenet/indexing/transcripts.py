@@ -41,7 +41,7 @@ from eaglenet.transcripts.subtitles import SubtitleFile, SubtitleFinder, read_su
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.limits import Limits
 from eaglenet.video.pool import Failure
-from eaglenet.video.worker import valid_reason
+from eaglenet.video.worker_channel import valid_reason
 
 FILE_READER, EMBEDDED_READER = "subtitles 3", "subtitles 1"
 """Changed when subtitles are parsed differently, so that all are read again; for embedded ones, all

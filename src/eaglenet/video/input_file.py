@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglenet.core.confinement import FileStatus, descriptor_status
 from eaglenet.core.platform import (
     is_below,
     open_beneath,
@@ -24,6 +23,7 @@ from eaglenet.core.platform import (
     read_into,
     split_below,
 )
+from eaglenet.video.confinement import FileStatus, descriptor_status
 
 Version = tuple[int, int, int, int]
 EMPTY_FILE = "the file is empty (0 bytes)"
@@ -184,7 +184,7 @@ class InputFile(io.RawIOBase):
     """A file with its own position, even if others read from the same descriptor.
 
     Has no ``fileno``: libraries would ask for the status of the file, which a confined process may
-    only read by :func:`~eaglenet.core.confinement.descriptor_status`.
+    only read by :func:`~eaglenet.video.confinement.descriptor_status`.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:

@@ -30,16 +30,9 @@ from typing import Any, Generic, TypeVar
 from eaglenet.core.errors import EagleNetError
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.messages import MAX_BYTES, MessageError
-from eaglenet.video.worker import (
-    INVALID_REPLY,
-    IS_FORKING,
-    Host,
-    Reply,
-    Worker,
-    attempt,
-    check_reply,
-    start_worker,
-)
+from eaglenet.video.worker import Worker, start_worker
+from eaglenet.video.worker_channel import Reply, attempt, check_reply
+from eaglenet.video.worker_host import IS_FORKING, Host
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +44,8 @@ MAX_FAILED_STARTS = 3
 
 POLL_SECONDS = 0.02
 """Seconds between checks for a stop, for free capacity and for exceeded budgets."""
+
+INVALID_REPLY = "the decoder sent an invalid reply"
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")

@@ -7,9 +7,10 @@ The reel has the size of its first moment, at most 1920 x 1080; others get black
 shown for five seconds.
 
 Files may be hostile, so a separate process encodes them (``python -m eaglenet.video.reel``). It
-inherits the open files, is confined on Linux (:mod:`eaglenet.core.confinement`), has limited memory
-and CPU time, and ends with its parent. It reads a line of JSON from standard input, and writes a
-line of JSON (``error`` or ``bytes``) and the MP4 to standard output; the parent trusts neither.
+inherits the open files, is confined on Linux (:mod:`eaglenet.video.confinement`), has limited
+memory and CPU time, and ends with its parent. It reads a line of JSON from standard input, and
+writes a line of JSON (``error`` or ``bytes``) and the MP4 to standard output; the parent trusts
+neither.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import EagleNetError, UsageError, VideoDecodeError
 from eaglenet.core.platform import (
     descriptor_to_handle,
@@ -41,6 +41,7 @@ from eaglenet.core.platform import (
 )
 from eaglenet.core.process import child_command, clean_environment
 from eaglenet.core.untrusted import parse_json
+from eaglenet.video import confinement
 from eaglenet.video.audio import AudioFormat
 from eaglenet.video.containers import is_image, load_pyav, pyav
 from eaglenet.video.images import load_image_formats, open_image, scale_short_side

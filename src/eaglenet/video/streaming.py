@@ -6,7 +6,7 @@ Streams that browsers can play are copied, from the keyframe before ``START`` on
 converted to H.264 (at most 1280 x 720) and AAC, from exactly ``START`` on. Times begin at 0.
 
 Files may be hostile, so this is a separate process. It inherits an open file, is confined on Linux
-(:mod:`eaglenet.core.confinement`), has limited memory and CPU time, and ends with its parent. It
+(:mod:`eaglenet.video.confinement`), has limited memory and CPU time, and ends with its parent. It
 does not import torch, so it starts fast. It writes a line of JSON (``how`` and ``start``, or
 ``error``) and the MP4 to standard output; the parent must trust neither.
 """
@@ -24,7 +24,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any
 
-from eaglenet.core import confinement
 from eaglenet.core.errors import VideoDecodeError
 from eaglenet.core.platform import (
     exit_with_parent,
@@ -33,6 +32,7 @@ from eaglenet.core.platform import (
     limit_process,
     lower_priority,
 )
+from eaglenet.video import confinement
 from eaglenet.video.audio import AudioFormat, Resampler
 from eaglenet.video.containers import DecodingClock, load_pyav, open_input, pyav, video_stream
 from eaglenet.video.limits import MAX_PIXELS
