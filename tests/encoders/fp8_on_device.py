@@ -15,7 +15,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     for shape in ((16400, 320), (1024, 48), (16, 16)):
         gradient, inputs = (torch.randn(shape, generator=generator).bfloat16() for _ in range(2))
-        scale = fp8_gradients._sampled_scale(gradient, GRADIENT)
+        scale = fp8_gradients._sampled_scale(gradient, GRADIENT, gradient.shape[0])
         output_scale = fp8_gradients._scale(inputs, VALUE, fp8_gradients.ROOM)
         for operation, arguments in (
             (fp8_gradients.fp8_columns, (inputs, output_scale)),

@@ -358,6 +358,42 @@ def host_without_filter(control: Connection, *arguments: Any) -> None:
     worker_host._host(control, *arguments)
 
 
+def host_short_of_processes(control: Connection, *arguments: Any) -> None:
+    """Refuse to fork the first process of a file."""
+    fork, forked = os.fork, []
+
+    def fork_unless_first() -> int:
+        forked.append(fork() if len(forked) != 1 else 0)
+        if len(forked) == 2:  # The first one tries the filter.
+            raise BlockingIOError(11, os.strerror(11))
+        return forked[-1]
+
+    os.fork = fork_unless_first
+    worker_host._host(control, *arguments)
+
+
+def host_that_loses_its_filter(control: Connection, *arguments: Any) -> None:
+    """Accept the filter when the host tries it, and refuse it in the processes of files."""
+    worker_host._filter_problems = list
+    confinement.restrict_system_calls = lambda **options: "no memory"  # type: ignore[assignment]
+    worker_host._host(control, *arguments)
+
+
+class Unloadable:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.stat, ("/missing",)
+
+
+def host_that_ends_once(control: Connection, *arguments: Any) -> None:
+    """End before the first worker is ready; the next host, in the same folder, stays."""
+    try:
+        Path("ended").touch(exist_ok=False)
+    except FileExistsError:
+        worker_host._host(control, *arguments)
+
+
 # Replies that a worker must not be able to do harm with.
 
 

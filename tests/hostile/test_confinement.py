@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
 import socket
 import struct
 import subprocess
@@ -23,9 +25,13 @@ from takeover import (
     Sibling,
     Surroundings,
     Target,
+    Unloadable,
     escape,
     escape_from_layer,
     escape_unconfined,
+    host_short_of_processes,
+    host_that_ends_once,
+    host_that_loses_its_filter,
     host_without_filter,
     look_around,
     process_number,
@@ -242,6 +248,96 @@ def test_processes_of_one_host_reach_neither_each_other_nor_its_connections(
     # Standard streams, the connection to the parent, and the file.
     assert len(first.descriptors) == len(second.descriptors) == 5 + num_open_libraries()
     assert not {first.host, first.process, second.process} & set(descendants(os.getpid()))
+
+
+def test_a_process_that_cannot_be_forked_leaves_no_connection_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes would inherit it, and could reply for its file."""
+    monkeypatch.setattr(worker_host, "_host", host_short_of_processes)
+    (tmp_path / "a").write_text("x")
+    budget: Budget[Sibling] = Budget(MEMORY, lambda each: each.path, lambda each: 20.0)
+    with contextlib.closing(Host(look_around, MEMORY)) as host:
+        access: Access[Sibling, Surroundings] = Access(
+            lambda each: share_file(each.path), host=host
+        )
+        requests = [Sibling(tmp_path / "a")]
+        (outcome,) = map_ahead(look_around, requests, workers=1, budget=budget, access=access)
+    assert len(result_of(outcome).descriptors) == 5 + num_open_libraries()
+
+
+def test_a_process_without_the_filter_reads_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    if missing:
+        pytest.skip(f"this kernel does not confine: {missing}")
+    monkeypatch.setattr(worker_host, "_host", host_that_loses_its_filter)
+    (tmp_path / "a").write_text("x")
+    access: Access[Path, int] = Access(share=share_file)
+    (outcome,) = map_ahead(process_number, [tmp_path / "a"], workers=1, access=access)
+    assert isinstance(outcome, Failure)
+    assert "exit code 1" in outcome.reason
+
+
+def test_a_host_that_ends_as_it_starts_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many workers have been waiting for it."""
+    monkeypatch.setattr(worker_host, "_host", host_that_ends_once)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_text("x")
+    with contextlib.closing(Host(process_number, MEMORY)) as host:
+        access: Access[Path, int] = Access(share=share_file, host=host)
+        outcomes = list(map_ahead(process_number, [tmp_path / "a"] * 9, workers=4, access=access))
+    assert [type(outcome) for outcome in outcomes] == [Success] * 9
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_worker_that_does_not_start_leaves_the_host_to_others(
+    tmp_path: Path, is_closed: bool
+) -> None:
+    """Its pool has closed it meanwhile, or its work cannot be loaded."""
+    (tmp_path / "a").write_text("x")
+    with contextlib.closing(Host(process_number, MEMORY)) as host:
+        worker = start_worker(process_number, host=host)
+        worker.read_ready()
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        work: Any = process_number if is_closed else Unloadable()
+        child = host.connect(work, threads=False)
+        if is_closed:
+            child.connection.close()
+        os.kill(worker.process.pid, signal.SIGCONT)
+        if not is_closed:
+            with pytest.raises(EOFError):
+                child.connection.recv_bytes()
+        file = share_file(tmp_path / "a")
+        worker.send(tmp_path / "a", file)
+        file.close()
+        assert worker.connection.poll(20)
+        reply = worker.receive()
+        assert reply is not None
+        assert reply.result != worker.process.pid
+        worker.end()
+
+
+def test_a_host_does_not_wait_for_a_process_on_a_bad_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel ends a process only after its read, and the host serves other files, too."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    with monkeypatch.context() as context:
+        context.setattr(os, "kill", lambda *arguments: None)
+        began = time.monotonic()
+        assert worker_host._end_child(child) == -signal.SIGKILL
+        assert time.monotonic() - began < 10
+    assert worker_host._ending == [child]
+    os.close(writer)
+    while worker_host._ending:
+        worker_host._end_child(None)
+    os.close(reader)
 
 
 def result_of(outcome: Success[Sibling, Surroundings] | Failure[Sibling]) -> Surroundings:

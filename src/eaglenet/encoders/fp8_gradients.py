@@ -8,8 +8,8 @@ gradients
 are products of fp8 numbers with sums in fp32; Q rounds gradients to e5m2, and W and X to e4m3
 (Micikevicius et al., FP8 formats for deep learning, 2022). Inputs are kept in fp8 for the backward
 pass, in half the memory. A scale s is :data:`ROOM` times the largest value of every
-:data:`STRIDE`-th row over the largest number of the format: a pass over all rows to find the exact
-maximum costs more than fp8 saves.
+:data:`STRIDE`-th row and of the first token of every frame, over the largest number of the format:
+a pass over all rows to find the exact maximum costs more than fp8 saves.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fp8Linear(nn.Linear):
             return super().forward(input)
         rows = input.flatten(0, -2).to(torch.bfloat16)
         weight, bias = self.weight.to(torch.bfloat16), self.bias.to(torch.bfloat16)
-        result: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+        result: Tensor = _Linear.apply(rows, weight, bias, input.shape[-2])  # type: ignore[no-untyped-call]
         return result.view(*input.shape[:-1], self.out_features)
 
     def is_used_for(self, input: Tensor) -> bool:
@@ -129,44 +129,54 @@ class Fp8FeedForward(FeedForward):
         rows = tokens.flatten(0, -2).to(torch.bfloat16)
         parameters = (up.weight, up.bias, down.weight, down.bias)
         half = (parameter.to(torch.bfloat16) for parameter in parameters)
-        result: Tensor = _FeedForward.apply(rows, *half)  # type: ignore[no-untyped-call]
+        result: Tensor = _FeedForward.apply(rows, *half, tokens.shape[-2])  # type: ignore[no-untyped-call]
         return result.view(tokens.shape)
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        scale = _sampled_scale(rows, VALUE)
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor, num_tokens: int) -> Tensor:
+        ctx.num_tokens = num_tokens
+        scale = _sampled_scale(rows, VALUE, num_tokens)
         ctx.save_for_backward(fp8_columns(rows, scale), scale, weight)
         return torch.addmm(bias, rows, weight.T)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         inputs, input_scale, weight = ctx.saved_tensors
-        scale = _sampled_scale(gradient, GRADIENT)
+        scale = _sampled_scale(gradient, GRADIENT, ctx.num_tokens)
         rows, columns, sums = fp8_layouts(gradient, scale)
         to_rows = _product_with(rows, scale, weight)
-        return to_rows, _product(columns, inputs, scale, input_scale), sums.to(gradient.dtype)
+        to_weight = _product(columns, inputs, scale, input_scale)
+        return to_rows, to_weight, sums.to(gradient.dtype), None
 
 
 class _FeedForward(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
+        ctx: Any,
+        rows: Tensor,
+        up: Tensor,
+        up_bias: Tensor,
+        down: Tensor,
+        down_bias: Tensor,
+        num_tokens: int,
     ) -> Tensor:
-        scale = _sampled_scale(rows, VALUE)
+        ctx.num_tokens = num_tokens
+        scale = _sampled_scale(rows, VALUE, num_tokens)
         hidden = torch.addmm(up_bias, rows, up.T)
         ctx.save_for_backward(fp8_columns(rows, scale), scale, hidden, up, down)
         return torch.addmm(down_bias, quick_gelu(hidden), down.T)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, None]:
         inputs, input_scale, hidden, up, down = ctx.saved_tensors
-        scale = _sampled_scale(gradient, GRADIENT)
+        scale = _sampled_scale(gradient, GRADIENT, ctx.num_tokens)
         rows, columns, down_sums = fp8_layouts(gradient, scale)
         to_outputs = _product_with(rows, scale, down)
-        sample = hidden[::STRIDE].float()
-        hidden_scale = _scale(to_outputs[::STRIDE] * slope(sample), GRADIENT, ROOM)
+        sample = _sample(hidden, ctx.num_tokens).float()
+        to_sample = _sample(to_outputs, ctx.num_tokens)
+        hidden_scale = _scale(to_sample * slope(sample), GRADIENT, ROOM)
         output_scale = _scale(quick_gelu(sample), VALUE, ROOM)
         hidden_rows, hidden_columns, up_sums, outputs = fp8_quick_gelu_gradient(
             to_outputs, hidden, hidden_scale, output_scale
@@ -177,6 +187,7 @@ class _FeedForward(torch.autograd.Function):
             up_sums.to(gradient.dtype),
             _product(columns, outputs, scale, output_scale),
             down_sums.to(gradient.dtype),
+            None,
         )
 
 
@@ -191,8 +202,16 @@ def _scale(values: Tensor, dtype: torch.dtype, room: float = 1.0) -> Tensor:
     return largest.clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def _sampled_scale(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    return _scale(rows[::STRIDE], dtype, ROOM)
+def _sampled_scale(rows: Tensor, dtype: torch.dtype, num_tokens: int) -> Tensor:
+    return _scale(_sample(rows, num_tokens), dtype, ROOM)
+
+
+def _sample(rows: Tensor, num_tokens: int) -> Tensor:
+    """Return some rows of frames of ``num_tokens`` tokens.
+
+    The last block has gradients of first tokens only, most of which are tiny once a model is good.
+    """
+    return torch.cat([rows[::STRIDE], rows[::num_tokens]])
 
 
 def _product(rows: Tensor, columns: Tensor, row_scale: Tensor, column_scale: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from multiprocessing.connection import wait
 from typing import Any, Generic, TypeVar
 
 from eaglenet.core.errors import EagleNetError
+from eaglenet.core.process import ChildProcess
 from eaglenet.video.input_file import SharedFile
 from eaglenet.video.messages import MAX_BYTES, MessageError
 from eaglenet.video.worker import Worker, start_worker
@@ -157,6 +158,7 @@ class _Pool(Generic[Request, Result]):
         self.pending_requests: dict[int, Request] = {}
         self.crashes: Counter[int] = Counter()
         self.failed_starts = 0
+        self.failed_process: ChildProcess | None = None
         self.is_input_done = False
         self.replies: queue.Queue[
             tuple[int, Success[Request, Result] | Failure[Request]] | BaseException | None
@@ -323,7 +325,9 @@ class _Pool(Generic[Request, Result]):
             logger.warning(
                 "a decoder on the GPU cannot start (exit code %s); the CPU decodes", code
             )
-        elif not was_ready:
+        # A host that has ended takes all of its workers with it.
+        elif not was_ready and (code is None or worker.process is not self.failed_process):
+            self.failed_process = worker.process
             self.failed_starts += 1
             if self.failed_starts >= MAX_FAILED_STARTS:
                 raise EagleNetError(
@@ -342,7 +346,8 @@ class _Pool(Generic[Request, Result]):
     def _replace(self, worker: Worker) -> None:
         """Remove a worker that can no longer be used; ``_assign`` starts another one."""
         if not worker.is_ready:
-            worker.kill()
+            if not worker.shares_host:
+                worker.kill()
             worker.end()
             self.workers.remove(worker)
 

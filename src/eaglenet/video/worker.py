@@ -136,6 +136,7 @@ class Worker:
                 self.control.send_bytes(STOP)
                 if self.control.poll(2):
                     return int(EXIT_CODE.unpack(self.control.recv_bytes(64))[0])
+                self.kill()  # It does not respond to other workers either.
         self.is_ready = False
         # A process closes its pipes a moment before its exit code is known.
         self.process.join(1)

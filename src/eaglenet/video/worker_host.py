@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ HOST_DESCRIPTORS = 1024
 """Maximum open files of a host, which has a connection per worker."""
 GPU_DESCRIPTORS = 1024
 """Maximum open files of a process with CUDA, which opens some per device, stream and decoder."""
+END_SECONDS = 0.5
+"""Seconds for which a host waits for the end of a process, which may be reading from a bad disk."""
+NO_FILTER = "the kernel does not accept a seccomp filter"
 START, STOP, CONNECT = b"start", b"stop", b"connect"
 """Commands to a host: start a process for a file, end it, connect another worker."""
 EXIT_CODE = struct.Struct("<i")
@@ -227,7 +231,7 @@ def _filter_problems() -> list[str]:
     if child == 0:
         os._exit(0 if confinement.restrict_system_calls(threads=False) is None else 1)
     _, status = os.waitpid(child, 0)
-    return [] if status == 0 else ["the kernel does not accept a seccomp filter"]
+    return [] if status == 0 else [NO_FILTER]
 
 
 @dataclass
@@ -267,21 +271,29 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
     """Do what a worker requests: connect another worker, or end its process or start a new one."""
     command = connection.recv_bytes(16)
     if command == CONNECT:
-        work, threads = pickle.loads(connection.recv_bytes())
-        layout = reply_layout(layout_of(messages.result_type(work)))
+        content = connection.recv_bytes()
         control = Connection(receive_descriptor(connection))
-        tasks[control] = _Task(work, layout, threads)
-        control.send_bytes("\n".join(missing).encode())
+        try:
+            work, threads = pickle.loads(content)
+            layout = reply_layout(layout_of(messages.result_type(work)))
+            control.send_bytes("\n".join(missing).encode())
+        except Exception:
+            # The pool may have closed its worker already. That must not end the workers of others.
+            control.close()
+        else:
+            tasks[control] = _Task(work, layout, threads)
         return
     task = tasks[connection]
     code = task.end_child()
     if command == STOP:
         connection.send_bytes(EXIT_CODE.pack(code))
         return
-    descriptor = receive_descriptor(connection)
     host, threads = os.getpid(), task.threads or decoding_needs_threads()
     confinement.pack_filter(threads=threads)
-    task.child = os.fork()
+    descriptor = receive_descriptor(connection)
+    # If no process can be forked, the descriptor must be closed: others would inherit it.
+    with contextlib.suppress(OSError):
+        task.child = os.fork()
     if task.child == 0:
         code = 1
         try:
@@ -291,7 +303,8 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
             limit_process(can_start=threads)
             # Within the rules of the host, so that processes of other files are out of reach, too.
             confinement.restrict_files()
-            confinement.restrict_system_calls(threads=threads)
+            if confinement.restrict_system_calls(threads=threads) and NO_FILTER not in missing:
+                raise SystemExit(1)
             _serve(Connection(descriptor), task.work, task.layout)
         except (EOFError, OSError):
             code = 0
@@ -302,14 +315,26 @@ def _obey(connection: Connection, tasks: dict[Connection, _Task], missing: list[
     os.close(descriptor)
 
 
+_ending: list[int] = []
+"""Killed processes that have not ended yet."""
+
+
 def _end_child(child: int | None) -> int:
     """End a forked process; return its exit code, or the negative number of its signal."""
+    _ending[:] = [each for each in _ending if not os.waitpid(each, os.WNOHANG)[0]]
     if child is None:
         return 0
     pid, status = os.waitpid(child, os.WNOHANG)
     if not pid:
         os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+        deadline, pause = time.monotonic() + END_SECONDS, 0.0002
+        while not pid and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
+            pid, status = os.waitpid(child, os.WNOHANG)
+        if not pid:
+            _ending.append(child)
+            return -signal.SIGKILL
     return os.waitstatus_to_exitcode(status)
 
 
