@@ -45,7 +45,7 @@ HITS = {
 def old_store(tmp_path: Path) -> Path:
     pytest.importorskip("lancedb")
     with tarfile.open(Path(__file__).with_name("store_before_sqlite.tgz")) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)
     return tmp_path / "store"
 
 

@@ -23,7 +23,7 @@ from eaglenet.store.store import LocalStore
 def folder(tmp_path: Path) -> Path:
     archive = Path(__file__).with_name("store_of_schema_1.tgz")
     with tarfile.open(archive) as files:
-        files.extractall(tmp_path, filter="data")
+        files.extractall(tmp_path)
     return tmp_path / "store"
 
 
