@@ -159,8 +159,8 @@ class TrainingConfig:
             )
         if self.precision == "fp8_gradients" and (self.lora_rank or self.shard):
             raise ConfigError(
-                "training.precision=fp8_gradients trains all weights of the towers in one process "
-                "each; it cannot be combined with training.lora_rank or training.shard: --set "
+                "training.precision=fp8_gradients cannot be combined with training.lora_rank or "
+                "training.shard, which replace the weights of the towers: --set "
                 "training.precision=auto"
             )
         if self.shard and (self.optimizer != "adamw" or self.precision == "fp16_weights"):
